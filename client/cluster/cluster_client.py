@@ -148,17 +148,27 @@ class ClusterClient:
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline = Deadline(limit_s)
         wanted = None if topics is None else frozenset(topics)
-        while (running := self._refreshing) is not None and not running.done():
+        while True:
+            running = self._refreshing
+            is_own = running is None or running.done()
+            if running is None or running.done():
+                running = self._begin_refresh(wanted, deadline)
             covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
-            await self._wait_for(running, deadline, raise_its_error=False)
-            if covered and not self._may_try_longer(running, deadline):
-                await self._wait_for(running, deadline, raise_its_error=True)
+            error = await self._ended(running, deadline)
+            if not covered or running.cancelled():
+                continue  # something else has cancelled it: this caller begins its own
+            if error is None:
                 return
-        self._refreshing_topics = None if wanted is None else wanted | self._wanted
+            if is_own or deadline.is_over or not (isinstance(error, RaylogError) and error.retriable):
+                raise as_raylog_error(error) from error
+            # The time of the caller that has begun it was over, and this one has more.
+
+    def _begin_refresh(self, topics: frozenset[str] | None, deadline: Deadline) -> asyncio.Task[None]:
+        self._refreshing_topics = None if topics is None else topics | self._wanted
         task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline))
         task.add_done_callback(mark_seen)
         self._refreshing = task
-        await self._wait_for(task, deadline, raise_its_error=True)
+        return task
 
     async def refresh_since(self, topics: Iterable[str] | None, version: int, *, timeout_s: float) -> int:
         """Fetch metadata of these topics (None: all) if the cluster's is not of this version any more; its version now.
@@ -535,24 +545,16 @@ class ClusterClient:
             for listener in self._listeners:
                 listener(changed)
 
-    async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
+    async def _ended(self, task: asyncio.Task[None], deadline: Deadline) -> BaseException | None:
+        """Wait for a fetch of metadata; its error. Raises RequestTimedOut where it takes longer, and ClientClosed."""
         await asyncio.wait([task], timeout=deadline.left_s)
         if not task.done():
             trouble = "" if self._pool is None else self._pool.trouble
             why = f" ({trouble.rstrip('.')})" if trouble else ""
             raise RequestTimedOut(f"No broker answered a metadata request in time{why}; check that the cluster runs.")
-        if task.cancelled():
-            if self._is_closed:
-                raise ClientClosed("The client was closed while it fetched metadata.")
-            raise ConnectionFailed("The client's request for metadata was cancelled from outside.")
-        error = task.exception()
-        if error is not None and raise_its_error:
-            raise as_raylog_error(error) from error
-
-    def _may_try_longer(self, ended: asyncio.Task[None], deadline: Deadline) -> bool:
-        """Whether a fetch of another caller has failed because its time was over, and this caller has more of it."""
-        error = None if ended.cancelled() else ended.exception()
-        return isinstance(error, RaylogError) and error.retriable and not deadline.is_over
+        if task.cancelled() and self._is_closed:
+            raise ClientClosed("The client was closed while it fetched metadata.")
+        return None if task.cancelled() else task.exception()
 
     async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
         """Fetch the first metadata. An address without a listener is reported before the deadline."""

@@ -37,8 +37,8 @@ from raylog.client.producer.scheduling import (
 )
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
+from raylog.client.tasks import AGAIN_S
 from raylog.client.types import Header, RecordMetadata
-from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
@@ -63,7 +63,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         self._home.enter()
         try:
             await self._engine.start()
-        except RaylogError:
+        except BaseException:  # refused, or cut off
             self._home.leave()
             raise
         _open[self._engine] = self._home
@@ -319,15 +319,16 @@ os.register_at_fork(after_in_child=_open.clear)
 
 def _end(engine: Engine) -> None:
     """Send what is left of a producer that was dropped, and close it."""
-    _endings.add(task := asyncio.get_running_loop().create_task(_send_rest(engine), name="raylog-ends"))
-    task.add_done_callback(_endings.discard)
+    _endings.add(task := asyncio.get_running_loop().create_task(engine.stop(), name="raylog-ends"))
+    task.add_done_callback(partial(_ended, engine))
 
 
-async def _send_rest(engine: Engine) -> None:
-    try:
-        await engine.stop()
-    finally:  # where the loop ends meanwhile
-        _lose(engine)
+def _ended(engine: Engine, task: asyncio.Task[None]) -> None:
+    """It is closed, or cut off: by its loop, which ends, or by something else, and then it is still to be closed."""
+    _endings.discard(task)
+    _lose(engine)
+    if task.cancelled():
+        task.get_loop().call_later(AGAIN_S, _end, engine)
 
 
 def _set(room: asyncio.Future[None]) -> None:

@@ -10,7 +10,7 @@ import multiprocessing
 import pickle
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,6 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
 LEASE_MS = 300
 RELAYED_S = 6 * NEXT_S
-STRIKES_MAX = 60
-"""Of a relay, whose loop passes thousands of steps, in each of its lives."""
 
 
 class Exit(SystemExit):
@@ -183,11 +181,6 @@ class Relayed:
         assert values == list(range(self.paid)), place
 
 
-def strikes_of_a_relay(steps: Sequence[int]) -> Iterator[int]:
-    points = list(spread(steps))
-    yield from points[:: max(1, len(points) // STRIKES_MAX)]
-
-
 def test_a_relay_ends_anywhere_and_the_next_one_sends_the_rest_once(world: World, engine: Engine) -> None:
     both = Relayed(world, engine)
     both.pay()
@@ -195,7 +188,7 @@ def test_a_relay_ends_anywhere_and_the_next_one_sends_the_rest_once(world: World
     both.pay()
     with Measured() as measured:
         both.run(both.relay())
-    for at in strikes_of_a_relay(measured.steps):
+    for at in spread(measured.steps):
         both.pay()
         strike = Strike(at, leave)
         with suppress(Exit), strike:
@@ -236,7 +229,7 @@ async def test_a_relay_is_struck_at_any_await(
 
     await asyncio.to_thread(both.pay)
     steps = await struck()
-    for at in strikes_of_a_relay(range(steps)):
+    for at in spread(range(steps)):
         await asyncio.to_thread(both.pay)
         await struck(at)
         if act is cancel_others:

@@ -112,7 +112,7 @@ def test_a_handler_closes_a_client_amid_a_call(world: World, name: str, handler:
     with Measured() as measured:
         call(clients)
     clients.close()
-    for at in list(spread(measured.steps))[::3]:
+    for at in spread(measured.steps):
         clients = Clients(world, topic, world.name())
         handled = Handled(CLOSES[handler], clients)
         strike = Strike(at, handled)

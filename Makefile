@@ -14,7 +14,8 @@
 #                    services without Ray through a day of a cluster on hosts: make chaos CHAOS_ARGS="--only day"
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
 #                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
-#   make hostile     interrupt, cancel and misuse clients at every step of their calls, in minutes (make test: at a few)
+#   make hostile     interrupt, cancel and misuse clients at every step of their calls, in a quarter of an hour on two
+#                    cores; make test does so at a few steps. What it covers: tests/cluster/hostile/__init__.py
 #   make wakes       what ten thousand wakes leave in each process, in half an hour on two idle cores;
 #                    make wakes WAKES=1000
 #   make chaos-figures     measure the time until partitions have a leader again

@@ -1,18 +1,21 @@
 """Tasks of a client on its loop that live as long as it does, and waits for those that several callers share.
 
 A framework may cancel every task of a loop. What lives long then begins again, and a wait for a shared task is not
-taken for the cancellation of the one that waits. Used by all clients. May touch: the event loop.
+taken for the cancellation of the one that waits. A task that is cancelled before its first step does not even reach a
+`finally` of its coroutine: what has to be done when it is over, a callback of the task does. Used by all clients. May
+touch: the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from raylog.core.errors import ClientClosed, ConnectionFailed, RaylogError
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Callable[[], Coroutine[Any, Any, None]]
 """Begins something."""
@@ -113,13 +116,62 @@ async def outcome(task: asyncio.Task[Result], is_closed: Callable[[], bool], wha
     """
     await asyncio.wait([task])
     if task.cancelled():
-        if is_closed():
-            raise ClientClosed(f"The client was closed while it {what}.")
-        raise ConnectionFailed(f"The client's task that {what} was cancelled from outside.")
+        raise cut_off(is_closed(), what)
     error = task.exception()
     if error is None:
         return task.result()
     raise error.with_traceback(None) if isinstance(error, RaylogError) else error
+
+
+async def side_by_side(work: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item]) -> list[Result]:
+    """What work on each item returns, in their order; done at once, as by `asyncio.gather`.
+
+    A part that something else cancels begins again, so it may be done twice. The first error ends the others, and so
+    does the end of this wait.
+    """
+    found = await _parts(work, list(items), asyncio.FIRST_EXCEPTION)
+    for each in found:
+        if isinstance(each, BaseException):
+            raise each
+    return found  # type: ignore[return-value]  # without the errors
+
+
+async def outcomes(
+    work: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item]
+) -> list[Result | BaseException]:
+    """As `side_by_side`, to the end of all: the error of a part is its outcome."""
+    return await _parts(work, list(items), asyncio.ALL_COMPLETED)
+
+
+async def _parts(
+    work: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item], until: str
+) -> list[Result | BaseException]:
+    tasks = [asyncio.ensure_future(work(item)) for item in items]
+    try:
+        while any(not task.done() for task in tasks):
+            done, _ = await asyncio.wait(tasks, return_when=until)
+            if until == asyncio.FIRST_EXCEPTION and any(not task.cancelled() and task.exception() for task in done):
+                break
+            for number, task in enumerate(tasks):
+                if task.cancelled() and task.cancelling():
+                    tasks[number] = asyncio.ensure_future(work(items[number]))
+    finally:
+        for task in tasks:
+            task.cancel()
+    found: list[Result | BaseException] = []
+    for task in tasks:
+        if not task.done():
+            continue  # ended by the error of another one
+        error = cut_off(False, "did a part of this call") if task.cancelled() else task.exception()
+        found.append(task.result() if error is None else error)
+    return found
+
+
+def cut_off(is_closed: bool, what: str) -> RaylogError:
+    """The error of work whose task was cancelled: by the end of the client, or by something else."""
+    if is_closed:
+        return ClientClosed(f"The client was closed while it {what}.")
+    return ConnectionFailed(f"The client's task that {what} was cancelled from outside.")
 
 
 def mark_seen(task: asyncio.Task[Any]) -> None:

@@ -64,7 +64,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
     `peer` is the other end's host and port; `stays_here` means that both ends have one address, so that the peer is
     probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` means that no call can succeed
     any more, `close_reason` why. Once `ready`, `role` is the role of the connecting end; `peer_feature_level` and
-    `peer_software` describe the peer. The methods of asyncio's protocol are for the event loop only.
+    `peer_software` describe the peer; `is_replaced`: the secret that this end has proved is about to end. The methods
+    of asyncio's protocol are for the event loop only.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self.stays_here = False
         self.peer_is_member = True
         self.role, self.peer_feature_level, self.peer_software = Role.TOKEN, 0, ""
+        self.is_replaced = False
 
     # Public methods
 
@@ -309,6 +311,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
 
     def _admit(self, peer: Peer) -> None:
         self.role, self.peer_feature_level, self.peer_software = peer.role, peer.feature_level, peer.software
+        self.is_replaced = peer.is_replaced
         self.peer_is_member = not self._accepted or peer.role == Role.CLUSTER
         if self._permissions is not None:
             if self._permissions.members_only and not self.peer_is_member:

@@ -65,11 +65,18 @@ def pytest_configure(config: pytest.Config) -> None:
 _KEY = pytest.StashKey[Watchdog]()
 
 
+def limit_of(item: pytest.Item) -> float:
+    """The timeout of a test, in the order of pytest-timeout: its own, that of the command line, that of the project."""
+    marker = item.get_closest_marker("timeout")
+    if marker and marker.args:
+        return float(marker.args[0])
+    return float(item.config.getoption("timeout", None) or item.config.getini("timeout") or 0)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Watch one test with its fixtures."""
-    marker = item.get_closest_marker("timeout")
-    limit_s = float(marker.args[0]) if marker and marker.args else float(item.config.getini("timeout") or 0)
+    limit_s = limit_of(item)
     watchdog = item.config.stash[_KEY]
     if limit_s:
         watchdog.expect_end_within(limit_s + GRACE_S, item.nodeid)

@@ -39,7 +39,7 @@ from raylog.client.guard import Home, NotPickled
 from raylog.client.keywords import AdminKeywords
 from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
-from raylog.client.tasks import Ending
+from raylog.client.tasks import Ending, outcomes, side_by_side
 from raylog.core.errors import (
     InvalidPartitions,
     RaylogError,
@@ -318,10 +318,7 @@ class AsyncAdmin(
         ended.
         """
         wanted = {TopicPartition(*where): offset for where, offset in before.items()}
-        answers = await asyncio.gather(
-            *(self._delete_records(where, offset, timeout_s) for where, offset in wanted.items()),
-            return_exceptions=True,
-        )
+        answers = await outcomes(lambda where: self._delete_records(where, wanted[where], timeout_s), wanted)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
@@ -412,7 +409,7 @@ class AsyncAdmin(
             except RequestTimedOut:
                 break
             brokers = list(self.cluster.metadata.brokers.values())
-            views = await asyncio.gather(*(self._view_of(broker, name, deadline) for broker in brokers))
+            views = await side_by_side(lambda broker: self._view_of(broker, name, deadline), brokers)
             waiting, behind = 0, list[tuple[int, int]]()
             for broker, view in zip(brokers, views, strict=True):
                 if isinstance(view, RaylogError):  # a broker that dies meanwhile is not waited for

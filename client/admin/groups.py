@@ -24,6 +24,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.group.exchange import read_assignment
+from raylog.client.tasks import outcomes
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import GroupSubscribedToTopic, RaylogError, from_code
@@ -89,7 +90,7 @@ class AsyncGroups:
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
         keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
-        answers = await asyncio.gather(*(add(*each) for each in enumerate(keys)), return_exceptions=True)
+        answers = await outcomes(lambda each: add(*each), enumerate(keys))
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

@@ -13,6 +13,7 @@ from typing import Final
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.tasks import side_by_side
 from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, READ_UNCOMMITTED, FetchRequest
@@ -51,7 +52,8 @@ async def partition_lags(
     """
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def lag_at(partition: TopicPartition, offset: int | None) -> PartitionLag:
+    async def lag_at(partition: TopicPartition) -> PartitionLag:
+        offset = committed[partition]
         try:
             async with asyncio.timeout(timeout_s), gate:
                 return await _lag(cluster, partition, offset, now_ms, timeout_s)
@@ -59,7 +61,7 @@ async def partition_lags(
             return PartitionLag(offset, error=as_raylog_error(failure))
 
     partitions = list(committed)
-    found = await asyncio.gather(*(lag_at(each, committed[each]) for each in partitions))
+    found = await side_by_side(lag_at, partitions)
     return dict(zip(partitions, found, strict=True))
 
 

@@ -15,6 +15,7 @@ from raylog.client.checked import wholes
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.tasks import side_by_side
 from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.protocol.admin import (
@@ -188,7 +189,7 @@ class AsyncMoving:
                 return None  # it is starting or stopping
             return status.size_bytes
 
-        answers = await asyncio.gather(*(bytes_at(partition, broker) for partition, broker in wanted))
+        answers = await side_by_side(lambda each: bytes_at(*each), wanted)
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}
 
 

@@ -14,6 +14,7 @@ from raylog.client.admin.reset_plan import End, PlannedOffset, ResetPlan, Target
 from raylog.client.admin.topic_ids import current_topic_ids
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.tasks import outcomes
 from raylog.core.errors import (
     GroupIdNotFound,
     NoOffsetForPartition,
@@ -190,7 +191,7 @@ class AsyncResets:
             at_time = None if target.time_ms is None else await at(place, target.time_ms)
             return planned(place, target, before=before[place], start=start, end=end, at_time=at_time)
 
-        answers = await asyncio.gather(*map(plan, ids), return_exceptions=True)
+        answers = await outcomes(plan, ids)
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer

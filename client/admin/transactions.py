@@ -15,6 +15,7 @@ import msgspec
 from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
 from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.client.tasks import side_by_side
 from raylog.core.errors import InvalidTxnState, RaylogError, TransactionalIdNotFound
 from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.replica import (
@@ -125,7 +126,7 @@ class AsyncTransactionAdmin:
             return [row for row in listed if row.transactional_id.startswith(prefix)]  # earlier releases send all
 
         keys = keys_of_each_coordinator(len(topic.partitions), prefix, config=topic.config)
-        found = await asyncio.gather(*(of(*each) for each in enumerate(keys)))
+        found = await side_by_side(lambda each: of(*each), enumerate(keys))
         return sorted((row for rows in found for row in rows), key=lambda row: row.transactional_id)
 
     async def _was_written(self, partition: int, deadline: Deadline) -> bool:
@@ -142,7 +143,7 @@ class AsyncTransactionAdmin:
     ) -> dict[str, TransactionDescription]:
         """These transactional ids as they are now. Raises TransactionalIdNotFound."""
         wanted = list(transactional_ids)
-        found = await asyncio.gather(*(self._describe(each, timeout_s) for each in wanted))
+        found = await side_by_side(lambda each: self._describe(each, timeout_s), wanted)
         return dict(zip(wanted, found, strict=True))
 
     async def _transaction(self, transactional_id: str, timeout_s: float) -> DescribeTransactionReply:
@@ -192,7 +193,7 @@ class AsyncTransactionAdmin:
                 for row in rows
             )
 
-        found = await asyncio.gather(*(of(each) for each in wanted))
+        found = await side_by_side(of, wanted)
         return dict(zip(wanted, found, strict=True))
 
     async def fence_producers(self, transactional_ids: Iterable[str], *, timeout_s: float = 30.0) -> None:
@@ -305,4 +306,4 @@ class AsyncTransactionAdmin:
                     return set()  # it has expired since it was listed
             return {(row.topic_id, row.partition, found.producer_id) for row in found.partitions}
 
-        return set().union(*await asyncio.gather(*(of(row.transactional_id) for row in listed)))
+        return set().union(*await side_by_side(of, [row.transactional_id for row in listed]))

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from raylog.client.cluster.connections import ConnectionPool, call
 from raylog.client.cluster.credentials import CredentialFile
@@ -61,6 +63,10 @@ fetched, at most this often, long before the request's own deadline."""
 SEARCH_S = 60.0
 """How long a client looks for a broker whose connection it has lost, while other brokers answer."""
 SEARCH_PAUSES_MS = (20, 1_000)
+PROVED_S = 5.0
+"""So long after a broker has accepted a secret it is taken for that of the cluster."""
+RENEW_S = 10.0
+"""How long a call waits at most for Ray's answer about a secret that is about to end, and works until then."""
 FIND_AGAIN_S = 1.0
 """At most so often a refused client looks its secret up in Ray."""
 INTERNAL_PREFIX = "__"
@@ -69,6 +75,8 @@ TRANSACTION = "transaction"
 """Kinds of coordinators."""
 logger = logging.getLogger(__name__)
 TopicsListener = Callable[[set[str]], None]
+Finder = Callable[[float], Coroutine[Any, Any, ClusterAddress]]
+"""Locates the cluster within so many seconds."""
 
 
 class ClusterClient:
@@ -77,8 +85,10 @@ class ClusterClient:
     Each `timeout_s` is a whole deadline in seconds, retries included; after it the last error is raised.
     """
 
-    def __init__(self, config: ClientConfig) -> None:
+    def __init__(self, config: ClientConfig, find: Finder | None = None) -> None:
+        """`find` locates the cluster, at the start and again, instead of what the configuration names."""
         self.config = config
+        self._finder = find
         self.metadata = MetadataCache()
         self.address: ClusterAddress | None = None
         self._pool: ConnectionPool | None = None
@@ -91,6 +101,7 @@ class ClusterClient:
         self._doubted: Endpoint | None = None
         self._periodic: LastingTask | None = None
         self._searching: LastingTask | None = None
+        self._renewing: LastingTask | None = None
         self.home: Home | None = None
         """Where a client of asyncio lives that calls this directly."""
         self._is_closed = False
@@ -104,14 +115,16 @@ class ClusterClient:
         deadline = Deadline(timeout_s)
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
-        self._pool = ConnectionPool(self.address.proof, self.config.client_id, self._lost, self._broker_endpoints)
+        self._pool = ConnectionPool(
+            self.address.proof, self.config.client_id, self._lost, self._broker_endpoints, self._replaced
+        )
         await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = LastingTask(self._refresh_with_age, "raylog-metadata")
 
     async def close(self) -> None:
         """Close all connections. Pending calls end with ClientClosed or ConnectionFailed."""
         self._is_closed = True
-        lasting = [each for each in (self._periodic, self._searching) if each is not None]
+        lasting = [each for each in (self._periodic, self._searching, self._renewing) if each is not None]
         for each in lasting:
             each.cancel()
         tasks = [each.task for each in lasting if not each.task.done()]
@@ -148,17 +161,27 @@ class ClusterClient:
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline = Deadline(limit_s)
         wanted = None if topics is None else frozenset(topics)
-        while (running := self._refreshing) is not None and not running.done():
+        while True:
+            running = self._refreshing
+            is_own = running is None or running.done()
+            if running is None or running.done():
+                running = self._begin_refresh(wanted, deadline)
             covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
-            await self._wait_for(running, deadline, raise_its_error=False)
-            if covered and not self._may_try_longer(running, deadline):
-                await self._wait_for(running, deadline, raise_its_error=True)
+            error = await self._ended(running, deadline)
+            if not covered or running.cancelled():
+                continue  # something else has cancelled it: this caller begins its own
+            if error is None:
                 return
-        self._refreshing_topics = None if wanted is None else wanted | self._wanted
+            if is_own or deadline.is_over or not (isinstance(error, RaylogError) and error.retriable):
+                raise as_raylog_error(error) from error
+            # The time of the caller that has begun it was over, and this one has more.
+
+    def _begin_refresh(self, topics: frozenset[str] | None, deadline: Deadline) -> asyncio.Task[None]:
+        self._refreshing_topics = None if topics is None else topics | self._wanted
         task = asyncio.ensure_future(self._fetch_metadata(self._refreshing_topics, deadline))
         task.add_done_callback(mark_seen)
         self._refreshing = task
-        await self._wait_for(task, deadline, raise_its_error=True)
+        return task
 
     async def refresh_since(self, topics: Iterable[str] | None, version: int, *, timeout_s: float) -> int:
         """Fetch metadata of these topics (None: all) if the cluster's is not of this version any more; its version now.
@@ -269,6 +292,38 @@ class ClusterClient:
             if not pool.was_used or endpoint in self._broker_endpoints():
                 raise
             raise ConnectionFailed(f"{place} belongs to this cluster no more: {error.message}") from error
+
+    async def renew_secret(self, *, timeout_s: float) -> None:
+        """Have the secret of now, before something is made with it: a client keeps its connections when that changes.
+
+        Costs a connection with a broker every few seconds; nothing where the secret cannot become another one. Errors
+        are left to the calls that follow.
+        """
+        endpoints = self._broker_endpoints()
+        if not self._is_secret_of_ray or not endpoints or time.monotonic() < self._started_pool().proved_s + PROVED_S:
+            return
+        deadline = Deadline(min(timeout_s, RENEW_S))
+        try:
+            if not await self._started_pool().is_proof_replaced(endpoints[0], min(timeout_s, METADATA_CONNECT_S)):
+                return
+        except AuthenticationFailed:
+            pass  # it has ended already
+        except ConnectionFailed:
+            return
+        await self._find_again(deadline)
+
+    @property
+    def _is_secret_of_ray(self) -> bool:
+        return self.address is not None and self.address.through_ray and isinstance(self.address.proof, bytes)
+
+    def _replaced(self) -> None:
+        """The secret is about to end: Ray knows the new one."""
+        is_at_work = self._renewing is not None and not self._renewing.done()
+        if self._is_secret_of_ray and not is_at_work and self._now_s() >= self._found_again_s + FIND_AGAIN_S:
+            self._renewing = LastingTask(self._renew, "raylog-secret")
+
+    async def _renew(self) -> None:
+        await self._find_again(Deadline(self.config.request_timeout_ms / 1000))
 
     async def look_for_leader(self, topic: str) -> None:
         """Fetch the topic's metadata because its leader is slow to answer; errors are left to the waiting requests.
@@ -444,6 +499,8 @@ class ClusterClient:
 
     async def _find(self, timeout_s: float) -> ClusterAddress:
         config = self.config
+        if self._finder is not None:
+            return await self._finder(timeout_s)
         return await find_cluster(
             config.bootstrap,
             config.secret,
@@ -535,24 +592,16 @@ class ClusterClient:
             for listener in self._listeners:
                 listener(changed)
 
-    async def _wait_for(self, task: asyncio.Task[None], deadline: Deadline, *, raise_its_error: bool) -> None:
+    async def _ended(self, task: asyncio.Task[None], deadline: Deadline) -> BaseException | None:
+        """Wait for a fetch of metadata; its error. Raises RequestTimedOut where it takes longer, and ClientClosed."""
         await asyncio.wait([task], timeout=deadline.left_s)
         if not task.done():
             trouble = "" if self._pool is None else self._pool.trouble
             why = f" ({trouble.rstrip('.')})" if trouble else ""
             raise RequestTimedOut(f"No broker answered a metadata request in time{why}; check that the cluster runs.")
-        if task.cancelled():
-            if self._is_closed:
-                raise ClientClosed("The client was closed while it fetched metadata.")
-            raise ConnectionFailed("The client's request for metadata was cancelled from outside.")
-        error = task.exception()
-        if error is not None and raise_its_error:
-            raise as_raylog_error(error) from error
-
-    def _may_try_longer(self, ended: asyncio.Task[None], deadline: Deadline) -> bool:
-        """Whether a fetch of another caller has failed because its time was over, and this caller has more of it."""
-        error = None if ended.cancelled() else ended.exception()
-        return isinstance(error, RaylogError) and error.retriable and not deadline.is_over
+        if task.cancelled() and self._is_closed:
+            raise ClientClosed("The client was closed while it fetched metadata.")
+        return None if task.cancelled() else task.exception()
 
     async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
         """Fetch the first metadata. An address without a listener is reported before the deadline."""

@@ -6,6 +6,7 @@ Used by `ClusterClient`. May touch: the network, the event loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 
@@ -33,20 +34,25 @@ class ConnectionPool:
         name: str = "",
         on_lost: Callable[[Endpoint], object] | None = None,
         brokers: Callable[[], Sequence[Endpoint]] = tuple,
+        on_replaced: Callable[[], object] | None = None,
     ) -> None:
         """`name`: the client's, for the log, which names `brokers`.
 
-        `on_lost` is called when a connection ends before the pool is closed.
+        `on_lost` is called when a connection ends before the pool is closed; `on_replaced` when one has been opened
+        with a secret that is about to end.
         """
         self.secret = secret
         self._reach = Reach(name, brokers)
         self._on_lost = on_lost
+        self._on_replaced = on_replaced
         self._tls = client_context()
         self._open: dict[Endpoint, Connection] = {}
         self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._is_closed = False
         self.was_used = False
         """Whether any broker has been reached."""
+        self.proved_s = -math.inf
+        """When a broker has last accepted the proof, and it is not about to end."""
 
     def live(self, endpoint: Endpoint) -> Connection | None:
         """The connection with this endpoint if it is open now."""
@@ -106,6 +112,20 @@ class ConnectionPool:
                 wait.cancel()
         self._open.clear()
 
+    async def is_proof_replaced(self, endpoint: Endpoint, timeout_s: float) -> bool:
+        """Whether what this pool proves is about to end, by a connection that is only opened and closed.
+
+        Raises ConnectionFailed, AuthenticationFailed.
+        """
+        connection = await connect(*endpoint, secret=self.secret, timeout_s=timeout_s, tls=self._tls, is_first=False)
+        connection.close("it has proved a secret")
+        self._proved(connection)
+        return connection.is_replaced
+
+    def _proved(self, connection: Connection) -> None:
+        if not connection.is_replaced:
+            self.proved_s = time.monotonic()
+
     async def _connect(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         try:
             connection = await connect(
@@ -119,6 +139,9 @@ class ConnectionPool:
         self.was_used = True
         self._open[endpoint] = connection
         connection.on_close(lambda closed: self._forget(endpoint, closed))
+        self._proved(connection)
+        if connection.is_replaced and self._on_replaced is not None:
+            self._on_replaced()
         if isinstance(self.secret, CredentialFile) and isinstance(token := self.secret.newest, Token):
             _end_before(connection, token.grant.expires_s)
         return connection

@@ -26,7 +26,6 @@ from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
-from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
@@ -57,7 +56,7 @@ class AsyncConsumer(Operations, NotPickled):
         self._home.enter()
         try:
             await self._engine.start(self._topics)
-        except RaylogError:
+        except BaseException:  # refused, or cut off
             self._home.leave()
             raise
 
@@ -183,12 +182,18 @@ class AsyncConsumer(Operations, NotPickled):
                 return None
 
     async def _listen(self, call: ListenerCall) -> None:
-        """Make a call of the listener, or wait for the rest of one whose poll was cancelled meanwhile."""
-        if self._listening is None:
-            self._listening = asyncio.get_running_loop().create_task(self._made(call), name="raylog-listener")
-        listening = self._listening
-        await asyncio.wait([listening])
-        self._listening = None
+        """Make a call of the listener, or wait for the rest of one whose poll was cancelled meanwhile.
+
+        One that something else has cancelled is made again: what the listener does for its partitions is not left out.
+        """
+        while True:
+            if self._listening is None:
+                self._listening = asyncio.get_running_loop().create_task(self._made(call), name="raylog-listener")
+            listening = self._listening
+            await asyncio.wait([listening])
+            self._listening = None
+            if not (listening.cancelled() and listening.cancelling()):
+                break
         try:
             listening.result()
         finally:

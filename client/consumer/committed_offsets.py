@@ -9,6 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -16,6 +17,7 @@ from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Call, Membership
 from raylog.client.reading.isolation import LEVELS
+from raylog.client.tasks import outcomes
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import (
@@ -39,6 +41,7 @@ from raylog.protocol.groups import (
     OffsetFetchRequest,
     OffsetFetchResult,
 )
+from raylog.protocol.replica import ListOffsetsReply
 
 logger = logging.getLogger(__name__)
 
@@ -55,13 +58,12 @@ async def list_offsets(
     not answer has its error in the answer.
     """
     partitions = list(wanted)
-    answers = await asyncio.gather(
-        *(
-            cluster.list_offset(each, wanted[each], timeout_s=timeout_s, isolation_level=LEVELS[isolation_level])
-            for each in partitions
-        ),
-        return_exceptions=True,
-    )
+
+    async def at(where: TopicPartition) -> ListOffsetsReply:
+        level = LEVELS[isolation_level]
+        return await cluster.list_offset(where, wanted[where], timeout_s=timeout_s, isolation_level=level)
+
+    answers = await outcomes(at, partitions)
     found: dict[TopicPartition, OffsetAndTimestamp | RaylogError | None] = {}
     for partition, answer in zip(partitions, answers, strict=True):
         if isinstance(answer, RaylogError):
@@ -257,11 +259,7 @@ class CommittedOffsets:
             await self.commit(offsets, timeout_s=timeout_s, speaker=speaker)
         except RaylogError as failure:
             error = failure
-        if callback is not None:
-            try:
-                callback(offsets, error)
-            except USER_ERRORS:  # an error in the user's callback does not fail this consumer
-                logger.exception("The callback of a commit raised an error.")
+        report_commit(offsets, callback, error)
 
     async def _commit_rows(
         self, group: str, speaker: Speaker, rows: list[OffsetCommitPartition], timeout_s: float
@@ -306,10 +304,7 @@ class CommittedOffsets:
         """The topic id of each partition whose topic exists, and the error for a topic that does not."""
         wanted = [TopicPartition(*each) for each in partitions]
         topics = sorted({each.topic for each in wanted})
-        answers = await asyncio.gather(
-            *(self._cluster.topic(topic, timeout_s=timeout_s, may_create=False) for topic in topics),
-            return_exceptions=True,
-        )
+        answers = await outcomes(partial(self._cluster.topic, timeout_s=timeout_s, may_create=False), topics)
         ids: dict[str, str] = {}
         missing: UnknownTopicOrPartition | None = None
         for topic, answer in zip(topics, answers, strict=True):
@@ -325,6 +320,17 @@ class CommittedOffsets:
         if not self._group:
             raise InvalidGroupId("Committed offsets belong to a group; give the consumer a group_id.")
         return self._group
+
+
+def report_commit(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None, error: RaylogError | None
+) -> None:
+    """Call the callback of a commit."""
+    if callback is not None:
+        try:
+            callback(offsets, error)
+        except USER_ERRORS:  # an error in the user's callback does not fail this consumer
+            logger.exception("The callback of a commit raised an error.")
 
 
 def _not_a_member(group: str, member: GroupMember) -> CommitFailed:

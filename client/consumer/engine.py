@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -24,7 +25,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
-from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets
+from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets, report_commit
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.newcomers import Newcomers
@@ -41,7 +42,7 @@ from raylog.client.reading.expiry import Expiry
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.runtime import Signal
 from raylog.client.serializers import Deserializer, deserializer
-from raylog.client.tasks import Ending, LastingTask
+from raylog.client.tasks import Ending, LastingTask, cut_off
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.errors import (
     ClientClosed,
@@ -123,7 +124,7 @@ class Engine:
         self._is_uncommitted = False  # the last automatic commit failed, and the log says so
         self._commits: set[asyncio.Task[None]] = set()
         """Those under way that no caller awaits."""
-        self._abandoned: asyncio.Task[None] | None = None
+        self._abandoned: LastingTask | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._kept: list[LastingTask] = []
 
@@ -390,8 +391,11 @@ class Engine:
     def abandon(self) -> None:
         """The consumer was dropped without close(): end its tasks, without waiting."""
         if not self.is_closed:
-            self._abandoned = asyncio.ensure_future(self.close(timeout_s=ABANDON_TIMEOUT_S))
-            self._abandoned.add_done_callback(lambda task: task.cancelled() or task.exception())
+            self._abandoned = LastingTask(self._abandon, "raylog-abandoned")
+
+    async def _abandon(self) -> None:
+        with suppress(RaylogError):
+            await self.close(timeout_s=ABANDON_TIMEOUT_S)
 
     async def ready(self, deadline_s: float, only: Iterable[TopicPartition] = ()) -> ListenerCall | None:
         """Wait for records, for a pending call of the user's listener, or for `deadline_s`."""
@@ -548,8 +552,18 @@ class Engine:
         timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
         task = self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
         self._commits.add(task)
-        task.add_done_callback(self._commits.discard)
+        task.add_done_callback(partial(self._commit_over, offsets, callback))
         return task
+
+    def _commit_over(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        callback: CommitCallback | None,
+        task: asyncio.Task[None],
+    ) -> None:
+        self._commits.discard(task)
+        if task.cancelled():
+            report_commit(offsets, callback, cut_off(self.is_closed, "committed"))
 
     def _commit_positions(self) -> Awaitable[None]:
         """Commit the positions of this moment: what is returned meanwhile is not processed yet."""
@@ -566,7 +580,7 @@ class Engine:
 
     def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
         # A rebalance follows a refused commit, and the next commit a failed one: poll() has nothing to raise.
-        if error is not None:
+        if error is not None and not self.is_closed:
             level = logging.DEBUG if self._is_uncommitted else logging.WARNING  # once, while no coordinator is there
             logger.log(level, "Positions were not committed; automatic commits go on trying: %s", error)
             self.notify()
@@ -585,7 +599,11 @@ class Engine:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
+        if task.cancelled():
+            if not self.is_closed:
+                self.notify()  # cut off from outside: the next turn begins again what is missing
+            return
+        error = task.exception()
         if error is not None:
             logger.error("A task of the consumer failed.", exc_info=error)
             self._keep_error(as_raylog_error(error))

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import re
 import time
@@ -23,6 +22,7 @@ from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.metrics import ClientMetrics
 from raylog.client.scheduling import Moment
+from raylog.client.tasks import side_by_side
 from raylog.client.types import ConsumerGroupMetadata, EpochEndOffset, OffsetAndMetadata, OffsetAndTimestamp
 from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
@@ -281,7 +281,7 @@ class Operations(ConsumerState):
         negative = [each for each, epoch in wanted.items() if epoch < 0]
         if negative:
             raise InvalidRequest(f"A leader epoch may not be negative ({negative[0]}): -1 stands for one not known.")
-        found = await asyncio.gather(*(self._end_of_epoch(each, epoch) for each, epoch in wanted.items()))
+        found = await side_by_side(lambda each: self._end_of_epoch(each, wanted[each]), wanted)
         return dict(zip(wanted, found, strict=True))
 
     async def _end_of_epoch(self, partition: TopicPartition, epoch: int) -> EpochEndOffset:

@@ -18,6 +18,7 @@ from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.newcomers import Newcomers, added_later
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.isolation import LEVELS
+from raylog.client.tasks import side_by_side
 from raylog.core.errors import NoOffsetForPartition, RaylogError
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 
@@ -64,15 +65,15 @@ class PositionFinder:
         ]
         if lacking:
             self._sought.update(lacking)
-            self._own(self._search(lacking))  # type: ignore[unused-awaitable]  # the consumer's own
+            self._own(self._search(lacking)).add_done_callback(lambda _: self._over(lacking))
+
+    def _over(self, states: list[PartitionState]) -> None:
+        self._sought.difference_update(states)
+        self._on_end()
 
     async def _search(self, states: list[PartitionState]) -> None:
         """Look up these positions, until they are there or only the user can resolve the error."""
-        try:
-            await asyncio.gather(*map(self._find, await self._settled(states)))
-        finally:
-            self._sought.difference_update(states)
-            self._on_end()
+        await side_by_side(self._find, await self._settled(states))
 
     def _lacks(self, state: PartitionState) -> bool:
         return state.position is None and self._assignment.states.get(state.partition) is state

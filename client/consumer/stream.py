@@ -15,6 +15,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.partition import PartitionState
 from raylog.client.reading.isolation import LEVELS, AbortedBatches, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, near_or_plain, open_places
+from raylog.client.tasks import LastingTask
 from raylog.core.errors import RaylogError
 from raylog.protocol.method import AnyMethod
 from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
@@ -75,7 +76,7 @@ class FetchStream:
         self._wait_ms = wait_ms(None, config, is_asleep=leader.is_asleep, has_records=False)
         self._sent_s = 0.0
         self._timer: asyncio.TimerHandle
-        self._watch: asyncio.Task[None] | None = None
+        self._watch: LastingTask | None = None
         self._ended: asyncio.Future[None] = self._loop.create_future()
         self.has_answered = False
         self.has_records = False
@@ -189,7 +190,7 @@ class FetchStream:
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
         else:
-            self._watch = self._loop.create_task(self._watch_leader(self._sent_s))
+            self._watch = LastingTask(partial(self._watch_leader, self._sent_s), "raylog-watch")
 
     async def _watch_leader(self, sent_s: float) -> None:
         while self._sent_s == sent_s and not self._ended.done():

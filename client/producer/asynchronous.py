@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import logging
 import os
 import warnings
@@ -25,6 +26,7 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
+from raylog.client.producer.exits import INTERRUPTED_S, log_lost, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import (
     AsyncScheduledBatch,
@@ -37,8 +39,8 @@ from raylog.client.producer.scheduling import (
 )
 from raylog.client.producer.transactions.calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
+from raylog.client.tasks import AGAIN_S, mark_seen
 from raylog.client.types import Header, RecordMetadata
-from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
@@ -63,7 +65,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         self._home.enter()
         try:
             await self._engine.start()
-        except RaylogError:
+        except BaseException:  # refused, or cut off
             self._home.leave()
             raise
         _open[self._engine] = self._home
@@ -291,7 +293,7 @@ class _Plain(AsyncProducer):
         """Leave the producer as it is."""
 
 
-_endings: set[asyncio.Task[None]] = set()
+_endings: dict[Engine, asyncio.Task[None]] = {}
 _open: dict[Engine, Home] = {}
 """Of producers that were started and not stopped, with their loops; not the producers themselves, which may be dropped.
 """
@@ -302,33 +304,68 @@ def _lose(engine: Engine) -> None:
     _open.pop(engine, None)
     failed = engine.failed_records
     engine.forget()
-    if lost := engine.failed_records - failed:
-        logger.error(
-            "%s records of producer %r were not stored: it was not stopped or flushed.", lost, engine.config.client_id
-        )
+    log_lost(engine, engine.failed_records - failed, "stopped")
 
 
-def _lose_at_exit() -> None:
+def _end_at_exit() -> None:
+    """Send what is left on loops that are not closed: Ray stops the loop of an actor that ends, and leaves it open."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Engine]] = {}
     for engine, home in list(_open.items()):
-        if home.has_ended:  # a loop that runs in another thread would be interfered with
+        if home.loop is None or home.loop.is_closed():
+            _lose(engine)
+        else:
+            by_loop.setdefault(home.loop, []).append(engine)
+    waits = [
+        (asyncio.run_coroutine_threadsafe(_send_all(engines), loop), engines)
+        for loop, engines in by_loop.items()
+        if loop.is_running()  # in another thread
+    ]
+    for loop, engines in by_loop.items():
+        if not loop.is_running():
+            _wait(partial(loop.run_until_complete, _send_all(engines)), engines)
+    for wait, engines in waits:
+        limit_s = max(engine.config.delivery_timeout_ms for engine in engines) / 1000 + INTERRUPTED_S
+        _wait(partial(wait.result, limit_s), engines)
+
+
+async def _send_all(engines: list[Engine]) -> None:
+    await asyncio.wait([_end(engine) for engine in engines])
+
+
+def _wait(wait: Callable[[], object], engines: list[Engine]) -> None:
+    """Wait for the end of producers; where that is cut short, by Ctrl-C or the end of their loop, say what is lost."""
+    try:
+        wait()
+    except (KeyboardInterrupt, TimeoutError, RuntimeError, concurrent.futures.CancelledError):
+        for engine in engines:
             _lose(engine)
 
 
-atexit.register(_lose_at_exit)
-os.register_at_fork(after_in_child=_open.clear)
+def _forget_after_fork() -> None:
+    _open.clear()
+    _endings.clear()
 
 
-def _end(engine: Engine) -> None:
-    """Send what is left of a producer that was dropped, and close it."""
-    _endings.add(task := asyncio.get_running_loop().create_task(_send_rest(engine), name="raylog-ends"))
-    task.add_done_callback(_endings.discard)
+atexit.register(_end_at_exit)
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-async def _send_rest(engine: Engine) -> None:
-    try:
-        await engine.stop()
-    finally:  # where the loop ends meanwhile
-        _lose(engine)
+def _end(engine: Engine) -> asyncio.Task[None]:
+    """Send what is left of a producer that was dropped, or whose program ends, and close it. On its loop."""
+    if engine not in _endings:
+        task = asyncio.get_running_loop().create_task(send_rest(engine, "stopped"), name="raylog-ends")
+        _endings[engine] = task
+        task.add_done_callback(partial(_ended, engine))
+    return _endings[engine]
+
+
+def _ended(engine: Engine, task: asyncio.Task[None]) -> None:
+    """It is closed, or cut off: by its loop, which ends, or by something else, and then it is still to be closed."""
+    _endings.pop(engine, None)
+    _lose(engine)
+    mark_seen(task)
+    if task.cancelled():
+        task.get_loop().call_later(AGAIN_S, _end, engine)
 
 
 def _set(room: asyncio.Future[None]) -> None:

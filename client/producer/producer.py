@@ -29,6 +29,7 @@ from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arrow, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
+from raylog.client.producer.exits import INTERRUPTED_S, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import (
     ScheduledBatch,
@@ -44,7 +45,7 @@ from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.spinlock import inlines
-from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
+from raylog.core.errors import ClientClosed, RaylogError
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
@@ -54,10 +55,6 @@ __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "Se
 
 logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
-_QUIET_EXIT_S = 1.0
-"""The end of a program says what it waits for when it takes longer than this."""
-_INTERRUPTED_S = 2.0
-"""How long the end of a program waits, once it is interrupted, to learn how many records were not stored."""
 _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
@@ -405,26 +402,11 @@ def _begin_end(engine: Engine) -> asyncio.Task[None]:
 
 
 async def _end(engine: Engine) -> None:
-    """Send what is left, for at most `delivery_timeout_ms`, as `close` does; say what was not stored."""
-    name, limit_s, failed = engine.config.client_id, engine.config.delivery_timeout_ms / 1000, engine.failed_records
     try:
-        try:
-            if engine.is_usable:
-                await engine.flush(min(_QUIET_EXIT_S, limit_s))
-        except RequestTimedOut:
-            logger.warning(
-                "Producer %r was not closed; the program ends when its records are stored, within %.0f seconds.",
-                name,
-                limit_s,
-            )
-        await engine.stop(max(0.0, limit_s - _QUIET_EXIT_S))
+        await send_rest(engine, "closed")
     finally:
-        await engine.stop(0)  # what was cut short goes on to its end
         _dropped.discard(engine)
         _endings.pop(engine, None)
-        lost = engine.failed_records - failed
-        if lost:
-            logger.error("%s records of producer %r were not stored: it was not closed or flushed.", lost, name)
 
 
 def _close_at_exit() -> None:
@@ -447,7 +429,7 @@ def _close_at_exit() -> None:
     try:
         runtime.shared().run(end_all())
     except KeyboardInterrupt:
-        ended.wait(_INTERRUPTED_S)
+        ended.wait(INTERRUPTED_S)
     except (RaylogError, TimeoutError, RuntimeError) as error:
         logger.error("Producers were not closed, and could not send what was left: %s", error)
 

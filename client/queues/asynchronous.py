@@ -18,7 +18,6 @@ from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict, QueueEngine
 from raylog.client.queues.message import QueueMessage
 from raylog.client.queues.running import HANDLED_BY, run_on_loop
-from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 
@@ -68,7 +67,7 @@ class AsyncQueueConsumer(NotPickled):
         self._home.enter()
         try:
             await self._engine.start()
-        except RaylogError:
+        except BaseException:  # refused, or cut off
             self._home.leave()
             raise
 

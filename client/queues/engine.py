@@ -11,6 +11,7 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -22,7 +23,7 @@ from raylog.client.queues.priorities import turns_of
 from raylog.client.queues.source import QueueSource
 from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
-from raylog.client.tasks import Ending, mark_seen
+from raylog.client.tasks import Ending, LastingTask, outcomes, side_by_side
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
 from raylog.core.ids import TopicPartition
@@ -72,7 +73,7 @@ class QueueEngine:
         self.hand_over = 0
         """The number of the last call that has taken messages."""
         self._ending = Ending()
-        self._abandoned: asyncio.Task[None] | None = None
+        self._abandoned: LastingTask | None = None
         self.arrived = Signal()
         """For one waiting thread: there may be messages."""
         self._on_failed = on_failed
@@ -80,7 +81,7 @@ class QueueEngine:
         """What the group has given to this member."""
         self._sources: dict[TopicPartition, QueueSource] = {}
         """Those that this member works on."""
-        self._retiring: dict[QueueSource, asyncio.Task[None]] = {}
+        self._retiring: dict[QueueSource, LastingTask] = {}
         """Those that it works on no more, and whose records are not all settled yet."""
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -95,8 +96,8 @@ class QueueEngine:
         if not topics:
             raise InvalidConfig("A queue's consumer needs at least one topic.")
         self._loop = asyncio.get_running_loop()
-        await self.cluster.start()
         try:
+            await self.cluster.start()
             timeout_s = self.config.request_timeout_ms / 1000
             partitions: list[TopicPartition] = []
             for topic in topics:
@@ -124,8 +125,7 @@ class QueueEngine:
             source.is_wanted = False
             self.buffer.dry(partition)
             self._return_buffered([source])
-            task = asyncio.get_running_loop().create_task(self._retire(source), name=f"queue {partition} retires")
-            self._retiring[source] = task
+            self._retiring[source] = LastingTask(partial(self._retire, source), f"queue {partition} retires")
 
     def _begin(self, partition: TopicPartition) -> None:
         """Work on a partition; where it was just given up, go on with what is still held of it."""
@@ -142,8 +142,9 @@ class QueueEngine:
 
     async def _retire(self, source: QueueSource) -> None:
         """Give back what the leader still hands out, wait until the rest is settled, and leave."""
-        await source.stop()
-        await source.released()
+        if not source.is_leaving:  # else it was cut off while it left
+            await source.stop()
+            await source.released()
         await source.close(leaves=True)
         del self._retiring[source]
         if source.partition in self._wanted and not self.is_closed:
@@ -164,8 +165,8 @@ class QueueEngine:
             for source in sources:
                 source.give_back(source.held_messages(), ev.RELEASE)
             async with asyncio.timeout(timeout_s):
-                await asyncio.gather(*(source.stop() for source in sources))
-                await asyncio.gather(*(source.settled() for source in sources))
+                await side_by_side(QueueSource.stop, sources)
+                await side_by_side(QueueSource.settled, sources)
         except TimeoutError:
             logger.warning("Some acknowledgements of group %s were not answered in %s s.", self.group, timeout_s)
 
@@ -174,10 +175,10 @@ class QueueEngine:
         if self._membership is not None:
             await self._membership.leave()
         retiring = list(self._retiring.values())
-        for task in retiring:
-            task.cancel()
-        await asyncio.gather(*retiring, return_exceptions=True)
-        await asyncio.gather(*(source.close(leaves=True) for source in sources), return_exceptions=True)
+        for each in retiring:
+            each.cancel()
+        await asyncio.gather(*(each.task for each in retiring), return_exceptions=True)
+        await outcomes(partial(QueueSource.close, leaves=True), sources)
         await self.cluster.close()
         self._news.set()
         self.arrived.set()
@@ -185,8 +186,11 @@ class QueueEngine:
     def abandon(self) -> None:
         """Close, without a wait: the user has forgotten to, or was interrupted while it began."""
         if not self.is_closed:
-            self._abandoned = asyncio.ensure_future(self.close(ABANDON_TIMEOUT_S))
-            self._abandoned.add_done_callback(mark_seen)
+            self._abandoned = LastingTask(self._abandon, "raylog-abandoned")
+
+    async def _abandon(self) -> None:
+        with suppress(RaylogError):
+            await self.close(ABANDON_TIMEOUT_S)
 
     # Messages
 
@@ -319,7 +323,7 @@ class QueueEngine:
         try:
             async with asyncio.timeout(timeout_s):
                 sources = () if self.is_closed else (*self._sources.values(), *self._retiring)
-                await asyncio.gather(*(source.settled() for source in sources))
+                await side_by_side(QueueSource.settled, sources)
         finally:
             self.is_flushing = False
         if self.failures:

@@ -119,21 +119,24 @@ class _Run:
             key = None
         task = asyncio.get_running_loop().create_task(self._handle_all(message, key))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(partial(self._handled, message, key))
+
+    def _handled(self, message: QueueMessage, key: Any, task: asyncio.Task[None]) -> None:
+        """The task is over; what a framework has cut off, perhaps before its first step, is given back."""
+        self._tasks.discard(task)
+        self._free.release()
+        left = self._waiting.pop(key, ()) if key is not None else ()
+        for each in (message, *left) if task.cancelled() else left:
+            self._settle(each, each.release)
 
     async def _handle_all(self, message: QueueMessage, key: Any) -> None:
         """Handle a message, and then those of its key that have come meanwhile."""
-        try:
-            await self._handle(message)
-            waiting = self._waiting.get(key) if key is not None else None
-            while waiting:
-                later = waiting.popleft()
-                if not later.is_settled:
-                    await self._handle(later)
-        finally:
-            if key is not None:
-                self._waiting.pop(key, None)
-            self._free.release()
+        await self._handle(message)
+        waiting = self._waiting.get(key) if key is not None else None
+        while waiting:
+            later = waiting.popleft()
+            if not later.is_settled:
+                await self._handle(later)
 
     async def _handle(self, message: QueueMessage) -> None:
         HANDLED_BY.set(getattr(self._consumer, "consumer", self._consumer))

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.cluster_client import ClusterClient, Finder
 from raylog.client.cluster.credentials import VARIABLES, CredentialFile, is_token, parse_secret, read_token
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
@@ -125,6 +125,7 @@ async def _plan(wanted: RangesWanted, narrowing: Narrowing, *, keeps_client: boo
         planner = _Planner(
             connected.client, wanted, narrowing, lambda: max(0.1, deadline_s - now_s()), connected.tokens
         )
+        await connected.client.renew_secret(timeout_s=PLAN_TIMEOUT_S)
         planned = await planner.ranges(connected.sizes)
         is_planned = True
     finally:
@@ -183,8 +184,15 @@ async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClien
             return await _connected(replace(_remembered, proof=token or _remembered.proof), wanted, 5.0)
         except RaylogError:
             _remembered = None  # the cluster of an earlier query has moved or stopped: look it up again
+    found = await _found_through_ray(token, timeout_s)
+    return await _connected(found, wanted, timeout_s)
+
+
+async def _found_through_ray(token: Token | CredentialFile | None, timeout_s: float) -> ClusterAddress:
+    """Look the cluster up, and remember what Ray has answered; a token is proved instead of the secret."""
+    global _remembered
     _remembered = await _address_from_ray(timeout_s)
-    return await _connected(replace(_remembered, proof=token or _remembered.proof), wanted, timeout_s)
+    return replace(_remembered, proof=token or _remembered.proof)
 
 
 def _token(wanted: RangesWanted) -> Token | CredentialFile | None:
@@ -196,9 +204,8 @@ def _token(wanted: RangesWanted) -> Token | CredentialFile | None:
 async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: float) -> ClusterClient:
     hosts = ((f"[{host}]" if ":" in host else host, port) for host, port in address.endpoints)
     bootstrap = ",".join(f"{host}:{port}" for host, port in hosts)
-    client = ClusterClient(
-        replace(wanted.consumer, bootstrap=bootstrap, **address.proof_keys, allow_auto_create_topics=False)
-    )
+    config = replace(wanted.consumer, bootstrap=bootstrap, **address.proof_keys, allow_auto_create_topics=False)
+    client = ClusterClient(config, _finder(address, _token(wanted)) if address.through_ray else None)
     try:
         await client.start(timeout_s)  # which proves the token
         _require_read(client, wanted)
@@ -206,6 +213,16 @@ async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: f
         await client.close()
         raise
     return client
+
+
+def _finder(address: ClusterAddress, token: Token | CredentialFile | None) -> Finder:
+    """Finds what is known already, and then, when the client looks again, what Ray knows by that time."""
+    known: list[ClusterAddress] = [address]
+
+    async def find(timeout_s: float) -> ClusterAddress:
+        return known.pop() if known else await _found_through_ray(token, timeout_s)
+
+    return find
 
 
 async def _address_from_ray(timeout_s: float) -> ClusterAddress:

@@ -6,7 +6,8 @@
                        body: lowest version u8 | highest u8 | kind u8 | client nonce (32) | feature level u16
                              | software (u8 length) | dialled address (u8 length) | claims of a token (u16 length)
     server -> client   accepted u8 | length u16 | body | proof (32), the proof only when accepted
-                       body: role u8 | feature level u16 | software (u8 length); of a refusal: reason u8
+                       body: role u8 | feature level u16 | software (u8 length) | is replaced u8
+                       of a refusal: reason u8
 
 A proof is an HMAC-SHA256 of all bytes sent before it in both directions, under a label of the direction and the hash
 of the server's certificate where there is TLS. So no message can be changed, replayed or used on another connection,
@@ -85,6 +86,8 @@ class Peer:
     software: str
     grant: Grant | None = field(default=None, repr=False)
     """The grant of a token; None for the other roles."""
+    is_replaced: bool = False
+    """At the client: the secret that it has proved, or that its token was made with, is about to end."""
 
 
 class _Fields:
@@ -100,6 +103,10 @@ class _Fields:
             raise AuthenticationFailed("The peer sent a handshake message that ends too early.")
         found, self._at = self._body[self._at : end], end
         return found
+
+    @property
+    def is_left(self) -> bool:
+        return self._at < len(self._body)
 
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
@@ -182,7 +189,7 @@ class ServerHandshake:
         kind, _ = fields.number(1), fields.take(NONCE_BYTES)
         level, software, address = fields.number(2), fields.text(), fields.text()
         claims = fields.take(fields.number(2))
-        role, key = self._key_proved(kind, claims, proofs, transcript[: -len(proofs)])
+        role, key, is_replaced = self._key_proved(kind, claims, proofs, transcript[: -len(proofs)])
         if not self._accepts(address, self._ends.address):
             self.farewell = _refusal(Refusal.OTHER_ADDRESS)
             raise AuthenticationFailed(
@@ -195,7 +202,7 @@ class ServerHandshake:
             raise AuthenticationFailed("The client chose a version of the handshake below the newest common one.")
         self.peer = Peer(role=role, feature_level=level, software=software, grant=grant)
         self.wanted_bytes = 0
-        return self._verdict(role, key, transcript)
+        return self._verdict(role, key, transcript, is_replaced=is_replaced)
 
     def _take_head(self, message: bytes) -> bytes:
         version, length, count = _ANSWER_HEAD.unpack(message)
@@ -211,19 +218,23 @@ class ServerHandshake:
         self._head = message
         return b""
 
-    def _key_proved(self, kind: int, claims: bytes, proofs: bytes, proved: bytes) -> tuple[Role, bytes]:
-        """Compare every proof with every accepted key; the timing does not reveal which one was close."""
-        keys = self._credentials.accepted()
+    def _key_proved(self, kind: int, claims: bytes, proofs: bytes, proved: bytes) -> tuple[Role, bytes, bool]:
+        """Compare every proof with every accepted key; the timing does not reveal which one was close.
+
+        Returns the role, the key, and whether a newer secret replaces that one.
+        """
+        newest = (*self._credentials.cluster[:1], *self._credentials.client[:1])
+        keys = [(role, value, value not in newest) for role, value in self._credentials.accepted()]
         if kind in _FORMS:
-            keys = [(Role.TOKEN, key_of(value, claims, _FORMS[kind])) for _, value in keys]
+            keys = [(Role.TOKEN, key_of(value, claims, _FORMS[kind]), is_old) for _, value, is_old in keys]
         elif kind != _SECRET:
             raise AuthenticationFailed(f"The client proves something of kind {kind}, which this version does not know.")
-        found: tuple[Role, bytes] | None = None
-        for role, key in keys:
+        found: tuple[Role, bytes, bool] | None = None
+        for role, key, is_old in keys:
             right = _proof(key, _CLIENT, self._ends.certificate, proved)
             for at in range(0, len(proofs), _PROOF_BYTES):
                 if hmac.compare_digest(right, proofs[at : at + _PROOF_BYTES]) and found is None:
-                    found = (role, key)
+                    found = (role, key, is_old)
         if found is None:
             self.farewell = _refusal(Refusal.UNKNOWN_SECRET)
             raise AuthenticationFailed("The client does not know this cluster's secret.")
@@ -239,9 +250,12 @@ class ServerHandshake:
             raise AuthenticationFailed("The client's token has expired.")
         return grant
 
-    def _verdict(self, role: Role, key: bytes, transcript: bytes) -> bytes:
+    def _verdict(self, role: Role, key: bytes, transcript: bytes, *, is_replaced: bool) -> bytes:
         body = (
-            bytes([role]) + _LENGTH.pack(self._software.feature_level) + _text(self._software.name, MAX_SOFTWARE_BYTES)
+            bytes([role])
+            + _LENGTH.pack(self._software.feature_level)
+            + _text(self._software.name, MAX_SOFTWARE_BYTES)
+            + bytes([is_replaced])
         )
         verdict = _VERDICT_HEAD.pack(1, len(body)) + body
         return verdict + _proof(key, _SERVER, self._ends.certificate, transcript + verdict)
@@ -349,7 +363,8 @@ class ClientHandshake:
         role, level, software = fields.number(1), fields.number(2), fields.text()
         # A role that a later version may add has no use in this version.
         known = Role(role) if role in Role._value2member_map_ else Role.TOKEN
-        self.peer = Peer(role=known, feature_level=level, software=software)
+        is_replaced = bool(fields.number(1)) if fields.is_left else False  # else an earlier release
+        self.peer = Peer(role=known, feature_level=level, software=software, is_replaced=is_replaced)
         self.wanted_bytes = 0
 
 

@@ -133,6 +133,7 @@ class LiveLogs:
     async def ranges(self, spans: Sequence[tuple[TopicPartition, int, int]]) -> list[PartitionRange]:
         """What the tasks get to read (partition, begin, end), cut as the options say."""
         client, wanted = await self.client(), self._wanted
+        await client.renew_secret(timeout_s=self._timeout_s)
         whole = [
             await range_of(client, self._tokens, wanted, place, begin, end, timeout_s=self._timeout_s)
             for place, begin, end in spans

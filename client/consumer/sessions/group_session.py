@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -23,6 +24,7 @@ from raylog.client.consumer.sessions.handover import Handover, PollTurns
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.exchange import read_assignment
 from raylog.client.group.membership import Call, Membership
+from raylog.client.tasks import outcomes
 from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import DESCRIBE_GROUP, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, DescribeGroupRequest
@@ -346,9 +348,7 @@ async def look_up_topics(cluster: ClusterClient, group: str, topics: Sequence[st
 
     Otherwise a missing topic is left out, and added when it is created.
     """
-    answers = await asyncio.gather(
-        *(cluster.topic(topic, timeout_s=timeout_s) for topic in topics), return_exceptions=True
-    )
+    answers = await outcomes(partial(cluster.topic, timeout_s=timeout_s), topics)
     missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]
     for answer in answers:
         if isinstance(answer, BaseException) and (len(missing) == len(topics) or answer not in missing):

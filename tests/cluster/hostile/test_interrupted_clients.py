@@ -15,10 +15,11 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.client.halves.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
+from raylog.client.queues.message import QueueMessage
 from raylog.client.workers.pool import WorkerPool
 from raylog.core.ids import TopicPartition
-from tests.cluster.hostile.striking import MANY, Interrupt, Strike, passes_on, spread
-from tests.cluster.hostile.world import NEXT_S, Remains, World
+from tests.cluster.hostile.striking import Interrupt, Measured, Strike, passes_on, spread
+from tests.cluster.hostile.world import NEXT_S, PAUSE_S, Remains, World
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
@@ -48,44 +49,83 @@ CLIENTS: dict[str, Callable[[dict[str, Any], str, str], Any]] = {
 def test_making_and_closing_a_client_is_interrupted_anywhere(world: World, name: str) -> None:
     make, topic, group, remains = CLIENTS[name], world.topic(), world.name(), Remains()
     make(world.options, topic, group).close()
-    with Strike(MANY) as measured:
+    with Measured() as measured:
         make(world.options, topic, group).close()
-    for at in spread(measured.passed):
+    for at in spread(measured.steps):
         strike = Strike(at)
         with suppress(Interrupt), strike:
             make(world.options, topic, group).close()
         remains.check(strike.place)
 
 
-def test_a_hand_out_of_a_queue_is_interrupted_anywhere(world: World) -> None:
-    topic, remains = filled(world), Remains()
-    calls: dict[str, Callable[[QueueConsumer], Any]] = {
-        "poll": lambda queue: queue.poll(WAIT_MS, max_records=2),
-        "getone": lambda queue: [queue.getone(WAIT_MS)],
-        "next": lambda queue: [next(queue)],
-    }
-    for name, call in calls.items():
-        group, seen = f"{topic}-{name}", []
-        options = {**world.options, "group_id": group, "lock": "60s", "auto_offset_reset": "earliest"}
-        options.pop("auto_offset_reset")
-        with QueueConsumer(topic, **options) as queue:
-            with Strike(MANY) as measured:
-                seen += call(queue)
-            for at in spread(measured.passed):
-                strike = Strike(at)
-                with suppress(Interrupt), strike:
-                    seen += call(queue)
-                seen += call(queue)
-            offsets = [message.offset for message in seen if message is not None]
-            assert len(offsets) == len(set(offsets)), name
-            for message in seen:
-                message.ack()
-            while len(seen) < RECORDS and (more := queue.poll(WAIT_MS)):
-                seen += more
-                for message in more:
-                    message.ack()
-            queue.commit(NEXT_S)
-        assert sorted(message.offset for message in seen) == list(range(RECORDS)), name
+TAKEN: dict[str, Callable[[QueueConsumer], Any]] = {
+    "poll": lambda queue: queue.poll(WAIT_MS, max_records=2),
+    "getone": lambda queue: [queue.getone(WAIT_MS)],
+    "next": lambda queue: [next(queue)],
+}
+
+
+class Feed:
+    """A topic whose records come before a call or while it waits, and what the calls have returned."""
+
+    def __init__(self, producer: Producer, topic: str, queue: QueueConsumer, *, is_before: bool) -> None:
+        self.sent = 0
+        self.seen: list[int] = []
+        self._producer, self._topic, self._queue = producer, topic, queue
+        self._is_before = is_before
+        self._timer = threading.Thread()
+
+    def come(self) -> None:
+        """Have two records come."""
+        self.sent += 2
+        if not self._is_before:
+            self._timer = threading.Timer(0.003, self._send)
+            self._timer.start()
+            return
+        self._send()
+        buffer = self._queue._engine.buffer
+        wait_for(lambda: len(buffer) == 2, "the records are here", NEXT_S, PAUSE_S)
+
+    def _send(self) -> None:
+        self._producer.send_batch(self._topic, [b"x", b"y"], partition=0).result(NEXT_S)
+
+    def take(self, call: Callable[[QueueConsumer], Any]) -> None:
+        """Take what is left."""
+        if not self._is_before:
+            self._timer.join()
+        while len(self.seen) < self.sent:
+            self.saw(call(self._queue))
+
+    def saw(self, messages: list[QueueMessage]) -> None:
+        """Finish what a call has returned."""
+        for message in messages:
+            self.seen.append(message.offset)
+            message.ack()
+
+
+@pytest.mark.parametrize("is_before", [True, False], ids=["buffered", "awaited"])
+@pytest.mark.parametrize("name", list(TAKEN))
+def test_a_hand_out_of_a_queue_is_interrupted_anywhere(world: World, name: str, is_before: bool) -> None:
+    call, topic, remains = TAKEN[name], world.topic(), Remains()
+    options = {**world.options, "group_id": topic, "lock": "60s", "consumer_timeout_ms": WAIT_MS}
+    with Producer(**world.options) as producer, QueueConsumer(topic, **options) as queue:
+        feed = Feed(producer, topic, queue, is_before=is_before)
+        feed.come()
+        feed.take(call)
+        feed.come()
+        with Measured() as measured:
+            messages = call(queue)
+        feed.saw(messages)
+        feed.take(call)
+        for at in spread(measured.steps):
+            feed.come()
+            messages = []
+            with suppress(Interrupt), Strike(at):
+                messages = call(queue)
+            feed.saw(messages)
+            feed.take(call)
+        queue.commit(NEXT_S)
+        assert sorted(feed.seen) == list(range(feed.sent))
     remains.check()
 
 
@@ -104,9 +144,9 @@ def test_a_call_of_a_consumer_is_interrupted_anywhere(world: World, name: str) -
     here = TopicPartition(topic, 0)
     with Consumer(topic, **world.options, group_id=world.name(), auto_offset_reset="earliest") as consumer:
         assert consumer.poll(WAIT_MS, max_records=1)
-        with Strike(MANY) as measured:
+        with Measured() as measured:
             call(consumer)
-        for at in spread(measured.passed):
+        for at in spread(measured.steps):
             consumer.seek(here, 0)
             strike = Strike(at)
             with suppress(Interrupt), strike:
@@ -119,18 +159,26 @@ def test_a_call_of_a_consumer_is_interrupted_anywhere(world: World, name: str) -
 
 
 def test_a_run_of_a_pool_is_interrupted_anywhere(world: World) -> None:
-    topic, group, remains = filled(world), world.name(), Remains()
-    options = {**world.options, "group_id": group, "auto_offset_reset": "earliest", "enable_auto_commit": False}
-    handled: set[int] = set()
-    for at in spread(300):
-        strike = Strike(at * 3)
-        with Consumer(topic, **options) as consumer:
+    topic, remains = filled(world), Remains()
+    here = TopicPartition(topic, 0)
+    options = {**world.options, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+
+    def run(strike: Measured) -> None:
+        handled: set[int] = set()
+        with Consumer(topic, **options, group_id=world.name()) as consumer:
+            assert consumer.poll(WAIT_MS, max_records=1)
+            consumer.seek(here, 0)
             pool = WorkerPool(consumer, lambda record: handled.add(record.offset), workers=2)
             with suppress(Interrupt), strike:
-                pool.run(timeout=0.2)
-            committed = consumer.committed(TopicPartition(topic, 0)) or 0
-            assert set(range(committed)) <= handled, strike.place
-            pool.run(timeout=0.05)  # it works again
+                pool.run(timeout=0.05)
+            committed = consumer.committed(here) or 0
+            assert set(range(committed)) <= handled, getattr(strike, "place", "")
+            pool.run(timeout=0.02)  # it works again
+
+    measured = Measured()
+    run(measured)
+    for at in spread(measured.steps):
+        run(Strike(at))
     remains.check()
 
 

@@ -11,7 +11,7 @@ import pytest
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
-from tests.cluster.hostile.striking import MANY, Interrupt, Strike, spread
+from tests.cluster.hostile.striking import Interrupt, Measured, Strike, spread
 from tests.cluster.hostile.world import NEXT_S, Remains, World
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
@@ -44,9 +44,9 @@ def test_a_call_of_a_producer_is_interrupted_anywhere(world: World, name: str) -
     with Producer(**world.options, batch_size=600, linger_ms=1) as producer:
         call(producer, topic, b"0")
         number = 0
-        with Strike(MANY) as measured:
+        with Measured() as measured:
             call(producer, topic, b"1")
-        for at in spread(measured.passed):
+        for at in spread(measured.steps):
             for _ in range(2):  # at an empty queue, and at one with an open batch
                 number += 1
                 value = b"%d" % number * 60
@@ -70,10 +70,10 @@ def test_a_call_of_a_producer_is_interrupted_anywhere(world: World, name: str) -
 
 def test_a_close_is_interrupted_anywhere(world: World) -> None:
     topic, remains = world.topic(), Remains()
-    with Producer(**world.options) as first, Strike(MANY) as measured:
+    with Producer(**world.options) as first, Measured() as measured:
         first.send(topic, b"first")
         first.close()
-    for at in spread(measured.passed):
+    for at in spread(measured.steps):
         producer = Producer(**world.options)
         future = producer.send(topic, b"%d" % at)
         strike = Strike(at)

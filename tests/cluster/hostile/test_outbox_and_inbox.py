@@ -26,7 +26,17 @@ from raylog.core.ids import TopicPartition
 from raylog.outbox.inbox import POSITION, TABLE
 from raylog.outbox.tables import FINISHED
 from raylog.outbox.tables import outbox as events
-from tests.cluster.hostile.striking import MANY, POINTS, TEST, Interrupt, Stepped, Strike, cancel, cancel_others, spread
+from tests.cluster.hostile.striking import (
+    POINTS,
+    TEST,
+    Interrupt,
+    Measured,
+    Stepped,
+    Strike,
+    cancel,
+    cancel_others,
+    spread,
+)
 from tests.cluster.hostile.test_interrupted_producers import stored
 from tests.cluster.hostile.world import NEXT_S, World
 from tests.cluster.outbox import bank
@@ -35,8 +45,6 @@ from tests.waiting import wait_for
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
 LEASE_MS = 300
 RELAYED_S = 6 * NEXT_S
-STRIKES_MAX = 60
-"""Of a relay, whose loop passes thousands of steps, in each of its lives."""
 
 
 class Exit(SystemExit):
@@ -92,10 +100,10 @@ def test_a_handler_is_interrupted_anywhere_and_works_once(engine: Engine, mode: 
         return is_new
 
     assert handle(0)
-    with Strike(MANY) as measured:
+    with Measured() as measured:
         handle(1)
     handled = 2
-    for at in spread(measured.passed):
+    for at in spread(measured.steps):
         with suppress(Interrupt), Strike(at):
             handle(handled)
         began_s = time.monotonic()
@@ -113,9 +121,9 @@ def test_an_event_is_added_with_its_transaction_or_not_at_all(engine: Engine) ->
         return 1_000_000 - bank.balance(engine, "payer"), added
 
     bank.pay(engine, 0)
-    with Strike(MANY) as measured:
+    with Measured() as measured:
         bank.pay(engine, 1)
-    for number, at in enumerate(spread(measured.passed), start=2):
+    for number, at in enumerate(spread(measured.steps), start=2):
         with suppress(Interrupt), Strike(at):
             bank.pay(engine, 10 * number)
         bank.pay(engine, 10 * number + 1)
@@ -173,19 +181,14 @@ class Relayed:
         assert values == list(range(self.paid)), place
 
 
-def strikes_of_a_relay(count: int) -> Iterator[int]:
-    points = list(spread(count))
-    yield from points[:: max(1, len(points) // STRIKES_MAX)]
-
-
 def test_a_relay_ends_anywhere_and_the_next_one_sends_the_rest_once(world: World, engine: Engine) -> None:
     both = Relayed(world, engine)
     both.pay()
     both.run(both.relay())
     both.pay()
-    with Strike(MANY) as measured:
+    with Measured() as measured:
         both.run(both.relay())
-    for at in strikes_of_a_relay(measured.passed):
+    for at in spread(measured.steps):
         both.pay()
         strike = Strike(at, leave)
         with suppress(Exit), strike:
@@ -213,7 +216,7 @@ async def test_a_relay_is_struck_at_any_await(
         finally:
             watch.cancel()
 
-    async def struck(at: int) -> int:
+    async def struck(at: int = -1) -> int:
         this = asyncio.current_task()
         assert this is not None
         this.set_name(TEST)
@@ -225,14 +228,14 @@ async def test_a_relay_is_struck_at_any_await(
         return stepped.steps
 
     await asyncio.to_thread(both.pay)
-    steps = await struck(MANY)
-    for at in strikes_of_a_relay(steps):
+    steps = await struck()
+    for at in spread(range(steps)):
         await asyncio.to_thread(both.pay)
         await struck(at)
         if act is cancel_others:
             assert await asyncio.to_thread(lambda: both.is_done), f"it went on, step {at}"
         else:
-            await struck(MANY)
+            await struck()
     await asyncio.to_thread(both.check, act)
 
 

@@ -12,7 +12,7 @@ from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.core.errors import ClientClosed, ConcurrentUse, RaylogError
-from tests.cluster.hostile.striking import MANY, Strike, spread
+from tests.cluster.hostile.striking import Measured, Strike, spread
 from tests.cluster.hostile.test_interrupted_clients import filled
 from tests.cluster.hostile.world import NEXT_S, Remains, World
 
@@ -87,10 +87,10 @@ def test_a_handler_uses_clients_amid_a_call(world: World, name: str) -> None:
     clients = Clients(world, filled(world), world.name())
     try:
         call(clients)
-        with Strike(MANY) as measured:
+        with Measured() as measured:
             call(clients)
         for handler, act in HANDLERS.items():
-            for at in spread(measured.passed):
+            for at in spread(measured.steps):
                 handled = Handled(act, clients)
                 with Strike(at, handled) as strike:
                     call(clients)
@@ -109,10 +109,10 @@ def test_a_handler_closes_a_client_amid_a_call(world: World, name: str, handler:
     call, remains, topic = CALLS[name], Remains(), filled(world)
     clients = Clients(world, topic, world.name())
     call(clients)
-    with Strike(MANY) as measured:
+    with Measured() as measured:
         call(clients)
     clients.close()
-    for at in list(spread(measured.passed))[::3]:
+    for at in spread(measured.steps):
         clients = Clients(world, topic, world.name())
         handled = Handled(CLOSES[handler], clients)
         strike = Strike(at, handled)

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,6 +21,7 @@ from tests.waiting import wait_for
 
 NEXT_S = 5.0
 """A call after a strike answers within this time, on a loaded machine."""
+PAUSE_S = 0.002
 OF_CLIENTS = ("raylog-client", "raylog-worker", "queue-handler", "half")
 CONFIG = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
 
@@ -63,8 +65,19 @@ class World:
 @pytest.fixture(scope="package")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """The cluster of these tests."""
-    with World(tmp_path_factory.mktemp("hostile")) as made:
+    with World(tmp_path_factory.mktemp("hostile")) as made, only_new_garbage():
         yield made
+
+
+@contextmanager
+def only_new_garbage() -> Iterator[None]:
+    """Have the garbage collector look at what is made from here on: there is a collection behind each strike."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 class Remains:
@@ -86,7 +99,8 @@ class Remains:
             "the threads have ended": lambda: len(_threads()) <= self._threads,
         }
         for what, holds in looks.items():
-            wait_for(holds, f"{what}, after a strike in {place}: {[each.get_name() for each in _tasks()]}", NEXT_S)
+            tasks = [each.get_name() for each in _tasks()]
+            wait_for(holds, f"{what}, after a strike in {place}: {tasks}", NEXT_S, PAUSE_S)
 
 
 def _tasks() -> list[asyncio.Task[Any]]:

@@ -2,11 +2,13 @@
 
 import asyncio
 from functools import partial
+from typing import Any
 
 import pytest
 
-from raylog.client.tasks import Ending, LastingTask, outcome
+from raylog.client.tasks import Ending, LastingTask, outcome, outcomes, side_by_side
 from raylog.core.errors import ClientClosed, ConnectionFailed
+from tests.unit.client.cut_off import unborn
 from tests.waiting import eventually
 
 
@@ -94,3 +96,74 @@ async def test_a_waiter_that_is_cancelled_leaves_the_shared_task() -> None:
     await asyncio.wait([waiting])
     assert waiting.cancelled()
     assert await shared == 7
+
+
+class Part:
+    """A part of a call: it waits until all are there, or fails."""
+
+    def __init__(self, *failing: int) -> None:
+        self.tasks: list[tuple[int, asyncio.Task[None] | None]] = []
+        self.over = asyncio.Event()
+        self._failing = failing
+
+    async def do(self, number: int) -> int:
+        self.tasks.append((number, asyncio.current_task()))
+        if number in self._failing:
+            raise ClientClosed(f"{number} fails")
+        await self.over.wait()
+        return 10 * number
+
+
+@pytest.mark.parametrize("wait", [side_by_side, outcomes])
+async def test_a_part_that_something_else_cancels_begins_again(wait: Any) -> None:
+    part = Part()
+    call = asyncio.create_task(wait(part.do, [1, 2]))
+    await eventually(lambda: len(part.tasks) == 2)
+    cut = part.tasks[1][1]
+    assert cut is not None
+    cut.cancel()
+    part.over.set()
+    assert await asyncio.wait_for(call, 5) == [10, 20]
+    assert [number for number, _ in part.tasks] == [1, 2, 2]
+
+
+async def test_a_part_that_is_cancelled_before_it_begins_does_begin() -> None:
+    with unborn("Part.do") as cut:
+        part = Part()
+        part.over.set()
+        assert await asyncio.wait_for(side_by_side(part.do, [1, 2]), 5) == [10, 20]
+    assert cut
+
+
+async def test_the_first_error_of_a_part_ends_the_others() -> None:
+    part = Part(2)
+    with pytest.raises(ClientClosed, match="2 fails"):
+        await asyncio.wait_for(side_by_side(part.do, [1, 2, 3]), 5)
+    await eventually(lambda: all(task is not None and task.done() for _, task in part.tasks))
+
+
+async def test_each_part_has_its_outcome() -> None:
+    part = Part(2)
+    part.over.set()
+    first, second = await outcomes(part.do, [1, 2])
+    assert first == 10
+    assert isinstance(second, ClientClosed)
+    assert await outcomes(part.do, []) == []
+
+
+async def test_the_end_of_a_wait_for_parts_ends_them() -> None:
+    part = Part()
+    call = asyncio.create_task(outcomes(part.do, [1, 2]))
+    await eventually(lambda: len(part.tasks) == 2)
+    call.cancel()
+    await asyncio.wait([call], timeout=5)
+    assert call.cancelled()
+    await eventually(lambda: all(task is not None and task.cancelled() for _, task in part.tasks))
+
+
+async def test_a_part_that_cancels_itself_is_an_error_of_the_call() -> None:
+    async def give_up(_: int) -> None:
+        raise asyncio.CancelledError
+
+    with pytest.raises(ConnectionFailed):
+        await asyncio.wait_for(side_by_side(give_up, [1]), 5)

@@ -25,9 +25,11 @@ def test_that_waits_in_c():
 """
 
 
-def run(folder: Path, source: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(
+    folder: Path, source: str, *options: str, timeout_s: int = 60, **environ: str
+) -> subprocess.CompletedProcess[str]:
     (folder / "test_inner.py").write_text(source)
-    (folder / "pytest.ini").write_text("[pytest]\ntimeout = 60\n")
+    (folder / "pytest.ini").write_text(f"[pytest]\ntimeout = {timeout_s}\n")
     outer = {name: value for name, value in os.environ.items() if name != MARK and not name.startswith("PYTEST")}
     command = [
         sys.executable,
@@ -41,7 +43,7 @@ def run(folder: Path, source: str, **environ: str) -> subprocess.CompletedProces
         str(folder),
     ]
     return subprocess.run(
-        [*command, "--rootdir", str(folder), "-c", str(folder / "pytest.ini"), str(folder / "test_inner.py")],
+        [*command, *options, "--rootdir", str(folder), "-c", str(folder / "pytest.ini"), str(folder / "test_inner.py")],
         cwd=ROOT,
         env={**outer, **environ},
         capture_output=True,
@@ -66,3 +68,9 @@ def test_a_test_that_ends_or_times_out_is_left_to_pytest(tmp_path: Path, body: s
     ended = run(tmp_path, source, RAYLOG_TEST_GRACE_S="30")
     assert ended.returncode == (0 if body == "pass" else 1), ended.stdout + ended.stderr
     assert ("2 passed" if body == "pass" else "1 failed, 1 passed") in ended.stdout
+
+
+def test_a_longer_timeout_of_the_command_line_counts(tmp_path: Path) -> None:
+    source = "def test_one():\n    import time\n    time.sleep(2.5)\n"
+    ended = run(tmp_path, source, "--timeout", "30", timeout_s=1, RAYLOG_TEST_GRACE_S="0.5")
+    assert ended.returncode == 0, ended.stdout + ended.stderr

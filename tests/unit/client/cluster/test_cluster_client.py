@@ -23,6 +23,7 @@ from raylog.core.ids import LATEST
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdReply, InitProducerIdRequest
 from raylog.protocol.groups import HEARTBEAT, HeartbeatRequest
 from raylog.protocol.replica import FETCH, FetchRequest, ListOffsetsReply
+from tests.unit.client.cut_off import unborn
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import eventually, free_port
 
@@ -129,6 +130,17 @@ def test_concurrent_refreshes_make_one_request(cluster: ToyCluster) -> None:
 
     asyncio.run(scenario())
     assert cluster.requests_seen.count("metadata") == 1
+
+
+async def test_a_fetch_of_metadata_that_something_else_cancels_is_begun_again(cluster: ToyCluster) -> None:
+    cluster.create_topic("a")
+    with unborn("ClusterClient._fetch_metadata") as cut:
+        async with client_of(cluster) as client:  # else it would say that no broker answers
+            assert cut
+            with unborn("ClusterClient._fetch_metadata") as again:
+                found = await asyncio.gather(*(client.topic("a", timeout_s=5) for _ in range(2)))
+            assert again
+            assert [info.name for info in found] == ["a", "a"]
 
 
 def test_the_group_coordinator_is_looked_up_once(cluster: ToyCluster) -> None:

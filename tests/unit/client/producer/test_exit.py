@@ -138,3 +138,66 @@ def test_daemon_threads_that_send_and_poll_end_with_their_program(cluster: ToyCl
     assert stored(cluster)
     assert program.returncode == 0
     assert "Traceback" not in printed, printed  # what was sent at the end itself is counted as not stored
+
+
+STOPPED = """
+import asyncio, sys, threading
+from raylog.client.producer.producer import AsyncProducer
+async def main():
+    global producer
+    options = {"bootstrap": sys.argv[1], "secret": sys.argv[2], "delivery_timeout_ms": int(sys.argv[3])}
+    producer = AsyncProducer(**options, linger_ms=500)
+    await producer.start()
+    for number in range(500):
+        await producer.send("t", b"value", partition=0)
+loop = asyncio.new_event_loop()
+if sys.argv[4].startswith("running"):
+    threading.Thread(target=loop.run_forever, daemon=True).start()
+    asyncio.run_coroutine_threadsafe(main(), loop).result()
+else:
+    loop.run_until_complete(main())
+if sys.argv[4].endswith("dropped"):
+    del producer
+"""
+WAYS = pytest.mark.parametrize("way", ["stopped", "stopped, dropped", "running", "running, dropped"])
+
+
+@WAYS
+def test_a_loop_that_is_not_closed_sends_what_is_left(cluster: ToyCluster, way: str) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["hold"])
+    program = run(cluster, 60_000, way, STOPPED)
+    cluster.wait_held("t", 0, WAIT_S)
+    timer = threading.Timer(2.5, cluster.release, ("t", 0))  # longer than the end waits in silence
+    timer.start()
+    _, printed = program.communicate(timeout=WAIT_S)
+    timer.join()
+    assert program.returncode == 0
+    assert stored(cluster) == 500
+    assert "was not stopped; the program ends when its records are stored, within 60 seconds" in printed
+    assert "not stored" not in printed
+
+
+@WAYS
+def test_a_loop_that_is_not_closed_says_what_was_lost(cluster: ToyCluster, way: str) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, [UNAVAILABLE] * 10_000)
+    program = run(cluster, 2_500, way, STOPPED)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert stored(cluster) == 0
+    assert "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
+
+
+def test_an_interrupt_of_a_loop_that_is_not_closed_says_what_is_lost(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, ["lose_reply"] * 10_000)
+    program = run(cluster, 60_000, "stopped", STOPPED)
+    assert program.stderr is not None
+    line = program.stderr.readline()
+    while "the program ends when its records are stored" not in line:
+        assert line
+        line = program.stderr.readline()
+    program.send_signal(signal.SIGINT)
+    _, printed = program.communicate(timeout=WAIT_S)
+    assert "were not stored: it was not stopped or flushed." in printed
+    assert "Traceback" not in printed

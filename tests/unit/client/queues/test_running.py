@@ -13,18 +13,22 @@ from raylog.client.queues.running import run_on_loop
 from raylog.client.types import Record
 from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
+from tests.unit.client.cut_off import unborn
+from tests.waiting import eventually
+
+WAIT_S = 10.0
 
 
 class Consumer:
     """Hands out a few messages, and notes what is reported of them."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, key: bytes | None = None) -> None:
         self.config = QueueConsumerConfig(group_id="workers", consumer_timeout_ms=200)
         self.is_ending = False
         self.keeps_order = False
         self.verdicts: list[tuple[int, int, int]] = []
         lock = Lock(cast(Any, self), 0, (1, 1), 0.0, 0.0)
-        self.messages = [QueueMessage(Record("jobs", 0, at, 0, None, b"", ()), lock) for at in range(count)]
+        self.messages = [QueueMessage(Record("jobs", 0, at, 0, key, b"", ()), lock) for at in range(count)]
         self.is_committed = False
 
     def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
@@ -77,3 +81,35 @@ def test_a_pause_given_as_the_reason_is_refused_with_its_name(text: str) -> None
         Retry(text)
     assert str(Retry(text, delay="1s")) == text
     assert str(Retry("1s is not enough")) == "1s is not enough"
+
+
+async def test_a_handler_that_is_cut_off_before_it_begins_frees_its_place() -> None:
+    handled: list[int] = []
+
+    async def handler(message: QueueMessage) -> None:
+        handled.append(message.offset)
+
+    consumer = Consumer(3)
+    with unborn("_Run._handle_all") as cut:
+        await asyncio.wait_for(run_on_loop(cast(Any, consumer), handler, 1), WAIT_S)
+    assert cut
+    assert handled == [1, 2]
+    assert consumer.verdicts == [(0, ev.RELEASE, -1), (1, ev.ACCEPT, -1), (2, ev.ACCEPT, -1)]
+
+
+async def test_what_waits_behind_a_handler_that_is_cut_off_is_given_back() -> None:
+    begun: list[asyncio.Task[Any] | None] = []
+
+    async def handler(message: QueueMessage) -> None:
+        begun.append(asyncio.current_task())
+        await asyncio.sleep(60)
+
+    consumer = Consumer(3, key=b"k")
+    consumer.keeps_order = True
+    running = asyncio.create_task(run_on_loop(cast(Any, consumer), handler, 2))
+    await eventually(lambda: bool(begun) and not consumer.messages)
+    await asyncio.sleep(0.01)  # the last one waits behind the first
+    assert begun[0] is not None
+    begun[0].cancel()
+    await asyncio.wait_for(running, WAIT_S)
+    assert sorted(consumer.verdicts) == [(at, ev.RELEASE, -1) for at in range(3)]

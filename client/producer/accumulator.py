@@ -53,7 +53,8 @@ class Accumulator:
         """What may be buffered: all of it, and -1 while records are refused."""
         self._buffered = 0
         self._waiters: list[Callable[[], object]] = []
-        self._active: list[PartitionQueue] = []
+        self.active: list[PartitionQueue] = []
+        """Queues that may have work."""
         self._next_pass_s = _NEVER_S
         self._is_wake_due = False
         self._is_wake_sent = False  # and its pass has not begun, so it will see what is appended now
@@ -248,7 +249,7 @@ class Accumulator:
         with self.turn:
             self._next_pass_s = _NEVER_S
             self._is_wake_due = self._is_wake_sent = False
-            return list(self._active)
+            return list(self.active)
 
     def end_pass(self, next_pass_s: float, idle: Iterable[PartitionQueue]) -> None:
         """Record when the sender will run next without a wake-up, and which queues it found without work."""
@@ -257,7 +258,7 @@ class Accumulator:
             for queue in idle:
                 if queue.open is None and not queue.sealed and queue.is_active:
                     queue.is_active = False
-                    self._active.remove(queue)
+                    self.active.remove(queue)
 
     def take(self, queue: PartitionQueue, now_s: float) -> Batch | None:
         """The queue's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
@@ -302,22 +303,22 @@ class Accumulator:
         """Make every open batch ready, and return all waiting ones."""
         waiting: list[Batch] = []
         with self.turn:
-            for queue in self._active:
+            for queue in self.active:
                 self._seal(queue)
                 waiting += queue.sealed
         return waiting
 
     def release(self, queue: PartitionQueue, size: int) -> None:
-        """A batch is done: its memory is free. A queue that has no other is left out of passes until it gets one.
+        """A batch is done: its memory is free. If it was the only one of all, its queue needs no pass until the next.
 
         Unless records come on the loop: the task that has waited for this one sends the next before a pass due now.
         """
         with self.turn:
             queue.waiting_bytes -= size
             self._buffered -= size
-            if self.is_fed_by_threads and not queue.waiting_bytes and queue.open is None and queue.is_active:
+            if self.is_fed_by_threads and self.active == [queue] and not queue.waiting_bytes and queue.open is None:
                 queue.is_active = False
-                self._active.remove(queue)
+                self.active.clear()
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             waiter()
@@ -328,7 +329,7 @@ class Accumulator:
             if not self._is_closed:
                 self.closed_by = error
             self._memory = -1  # with no batch open every append requests memory, and sees `closed_by` then
-            for queue in self._active:
+            for queue in self.active:
                 self._seal(queue)
             waiters, self._waiters = self._waiters, []
         for waiter in waiters:
@@ -344,7 +345,7 @@ class Accumulator:
         """Remove and return the batches not yet taken, ready or not."""
         left: list[tuple[PartitionQueue, Batch]] = []
         with self.turn:
-            for queue in self._active:
+            for queue in self.active:
                 self._seal(queue)
                 left += [(queue, batch) for batch in queue.sealed]
                 queue.sealed.clear()
@@ -371,7 +372,7 @@ class Accumulator:
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
-            return self._buffered - sum(queue.open.room for queue in self._active if queue.open is not None)
+            return self._buffered - sum(queue.open.room for queue in self.active if queue.open is not None)
         finally:
             if turn.owner is token:
                 turn.owner = None
@@ -438,7 +439,7 @@ class Accumulator:
         if filled >= queue.full_size(batch_size) > before:
             self._is_wake_due = True
         until = min(queue.limit, batch_size if filled < batch_size else filled + batch_size)
-        room = min(until - filled, (free - size) // (ROOM_SHARE * len(self._active)))
+        room = min(until - filled, (free - size) // (ROOM_SHARE * len(self.active)))
         if topic_queues.sticky is queue:
             left = topic_queues.sticky_left() - size
             if left >= 0 or topic_queues.change_over(self._batch_size) is queue:
@@ -491,4 +492,4 @@ class Accumulator:
     def _activate(self, queue: PartitionQueue) -> None:
         if not queue.is_active:
             queue.is_active = True
-            self._active.append(queue)
+            self.active.append(queue)

@@ -107,7 +107,7 @@ class Sender:
             return
         if threading.get_ident() == self.accumulator.loop_thread:
             self.look_again()  # the loop is awake
-        elif self._bell is not None:
+        elif self._bell is not None and len(self.accumulator.active) < 2:  # else there is no hurry: batches may grow
             self._bell.ring(self._woken)
         else:
             loop.call_soon_threadsafe(self._woken_at_first)

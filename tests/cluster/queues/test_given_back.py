@@ -98,6 +98,33 @@ def test_a_partition_that_comes_back_goes_on_with_what_is_held(tmp_path: Path) -
     run(tmp_path, story)
 
 
+@pytest.mark.parametrize("is_leaving", [False, True], ids=["before it begins", "while it leaves"])
+def test_a_partition_comes_back_though_its_retreat_was_cut_off(tmp_path: Path, is_leaving: bool) -> None:
+    async def story(cluster: LocalCluster, talk: Talk) -> None:
+        await fill(cluster, "jobs", [b"a"])
+        async with consumer(cluster) as worker:
+            (message,) = await take(worker, 1)
+            message.ack()
+            await worker.commit()
+            engine = worker._engine
+            engine._set_partitions([])
+            for _ in range(10_000):
+                if not is_leaving or any(source.is_leaving for source in engine._retiring):
+                    break
+                await asyncio.sleep(0)
+            for task in asyncio.all_tasks():
+                if task.get_name() == "queue jobs-0 retires":
+                    task.cancel()  # as a framework does
+            engine._set_partitions([TopicPartition("jobs", 0)])
+            await send(cluster, "jobs", [b"b"])
+            (later,) = await take(worker, 1)
+            assert (later.value, later.delivery_count) == (b"b", 1)
+            later.ack()
+            await worker.commit()
+
+    run(tmp_path, story)
+
+
 def test_what_a_member_that_ends_was_given_goes_to_others_at_once(tmp_path: Path) -> None:
     async def story(cluster: LocalCluster, talk: Talk) -> None:
         values = [b"%d" % number for number in range(60)]

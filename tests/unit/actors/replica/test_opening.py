@@ -181,7 +181,7 @@ def test_acknowledged_records_that_are_missing_are_reported(
     forget_cut(spec)
 
 
-def test_who_may_have_lost_unsynced_records_as_all_others_leads_on(
+def test_a_leader_that_lost_unsynced_records_as_all_others_leads_on(
     spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     reboot(monkeypatch, tmp_path)

@@ -51,7 +51,7 @@ def targets(leaders: Leaders) -> Targets:
 STORED = Reply(msgspec.Raw(msgspec.msgpack.encode(ProduceReply(5, 0))), memoryview(b""))
 
 
-async def test_who_has_woken_a_partition_goes_on_at_once() -> None:
+async def test_a_call_that_has_woken_a_partition_goes_on_at_once() -> None:
     leaders = Leaders(AWAKE, STORED)
     await targets(leaders).send(TO, b"batch")
     assert (leaders.look_ups, leaders.forgotten) == (2, 1), "after a pause it might be asleep again"

@@ -43,7 +43,7 @@ def test_all_that_were_cut_go_by_what_is_left() -> None:
     assert bench.summary()[0] == 2, "it left an ISR that could commit nothing after that"
 
 
-def test_who_was_cut_before_the_isr_was_too_small_stays_eligible() -> None:
+def test_a_replica_cut_before_the_isr_was_too_small_stays_eligible() -> None:
     bench = restarted_with()
     for broker in (1, 2):
         bench.replica(broker, end_cut=True)
@@ -51,7 +51,7 @@ def test_who_was_cut_before_the_isr_was_too_small_stays_eligible() -> None:
     assert bench.summary()[0] == 2, "3 does not come back"
 
 
-def test_who_is_known_to_miss_records_is_not_eligible() -> None:
+def test_a_replica_known_to_miss_records_is_not_eligible() -> None:
     bench = restarted_with()
     bench.replica(1, end_cut=True)
     bench.replica(2, end_cut=True, unsynced_lost=True)

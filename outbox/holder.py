@@ -103,18 +103,20 @@ class Holder:
         await self._finish(session)
 
     async def close(self) -> None:
-        """End what is on its way, and give the lease back as far as that is possible."""
+        """End what is on its way, and give the lease back as far as that is possible; the thread ends in any case."""
         self._is_ending = True
         for task in self._tasks:
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(list(self._tasks), timeout=LAST_ANSWERS_S)
-        if self._held is not None:
-            try:
-                await self._thread.run(self._store.release, self._held)
-            except Exception as error:  # it runs out by itself
-                logger.info("The lease of outbox shard %s was not given back: %s", self._shard, error)
-        self._thread.close()
+        try:
+            if self._tasks:
+                await asyncio.wait(list(self._tasks), timeout=LAST_ANSWERS_S)
+            if self._held is not None:
+                try:
+                    await self._thread.run(self._store.release, self._held)
+                except Exception as error:  # it runs out by itself
+                    logger.info("The lease of outbox shard %s was not given back: %s", self._shard, error)
+        finally:
+            self._thread.close()
 
     # ------------------------------------------------------------ one round
 

@@ -6,6 +6,7 @@ Afterwards each event that was committed is in its topic once, each record is ha
 from __future__ import annotations
 
 import asyncio
+import gc
 import multiprocessing
 import pickle
 import threading
@@ -20,6 +21,7 @@ from sqlalchemy import Engine, func, select
 
 from raylog import outbox
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer.resumed import ResumedProducer
 from raylog.client.types import Record
 from raylog.core.errors import ConcurrentUse
 from raylog.core.ids import TopicPartition
@@ -40,7 +42,7 @@ from tests.cluster.hostile.striking import (
 from tests.cluster.hostile.test_interrupted_producers import stored
 from tests.cluster.hostile.world import NEXT_S, World
 from tests.cluster.outbox import bank
-from tests.waiting import wait_for
+from tests.waiting import eventually, wait_for
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of what an interrupted call has left, and the next one closes
 LEASE_MS = 300
@@ -196,6 +198,7 @@ def test_a_relay_ends_anywhere_and_the_next_one_sends_the_rest_once(world: World
         both.run(both.relay())
         assert both.is_done, strike.place
         wait_for(lambda: not threads_of_outboxes(), f"the threads have ended, after {strike.place}", NEXT_S)
+    gc.collect()  # sockets that were being opened when the program was to end, of which others would be warned
     both.check("at the end")
 
 
@@ -237,6 +240,36 @@ async def test_a_relay_is_struck_at_any_await(
         else:
             await struck()
     await asyncio.to_thread(both.check, act)
+
+
+async def test_the_threads_of_a_relay_that_is_cancelled_twice_end(
+    world: World, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = await asyncio.to_thread(Relayed, world, engine)
+    await asyncio.to_thread(both.pay)
+    sends: list[int] = []
+
+    async def slow(*_: object) -> int:
+        sends.append(0)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.2)
+        return 0
+
+    monkeypatch.setattr(ResumedProducer, "send", slow)
+    relay = both.relay()
+    running = asyncio.create_task(relay.run_async())
+    await eventually(lambda: bool(sends), NEXT_S, "it sends")
+    (holder,) = relay.holders.values()
+    assert threads_of_outboxes()
+    running.cancel()
+    await eventually(lambda: holder._is_ending, NEXT_S, "its shard ends")
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()  # as the end of asyncio.run does
+    await asyncio.wait([running], timeout=NEXT_S)
+    await eventually(lambda: not threads_of_outboxes(), NEXT_S, "the threads have ended")
+    assert holder._is_ending, "it is not the garbage collector that has ended them"
 
 
 async def test_all_tasks_of_a_relay_are_cancelled_again_and_again(world: World, engine: Engine) -> None:

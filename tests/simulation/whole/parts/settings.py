@@ -30,7 +30,6 @@ KEYS: Final[Mapping[str, tuple[int, int]]] = {
     "group.max.groups": (50_000, 100_000),
     "group.max.size": (5_000, 10_000),
     "log.cleaner.io.max.bytes.per.second": (100_000_000, 1_000_000_000),
-    "log.retention.check.interval.ms": (200_000, 300_000),
     "transactional.id.max": (50_000, 100_000),
     "replica.lag.time.max.ms": (25_000, 35_000),
 }

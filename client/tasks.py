@@ -129,23 +129,25 @@ async def side_by_side(work: Callable[[Item], Coroutine[Any, Any, Result]], item
     A part that something else cancels begins again, so it may be done twice. The first error ends the others, and so
     does the end of this wait.
     """
-    found = await _parts(work, list(items), asyncio.FIRST_EXCEPTION)
-    for each in found:
-        if isinstance(each, BaseException):
-            raise each
-    return found  # type: ignore[return-value]  # without the errors
+    parts = await _parts(work, list(items), asyncio.FIRST_EXCEPTION)
+    for part in parts:
+        if (error := _error_of(part)) is not None:
+            raise error
+    return [part.result() for part in parts]  # an error that a part returns is no error of it
 
 
 async def outcomes(
     work: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item]
 ) -> list[Result | BaseException]:
     """As `side_by_side`, to the end of all: the error of a part is its outcome."""
-    return await _parts(work, list(items), asyncio.ALL_COMPLETED)
+    parts = await _parts(work, list(items), asyncio.ALL_COMPLETED)
+    return [part.result() if (error := _error_of(part)) is None else error for part in parts]
 
 
 async def _parts(
     work: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item], until: str
-) -> list[Result | BaseException]:
+) -> list[asyncio.Task[Result]]:
+    """Return the parts that are done: all, or those until one has failed."""
     tasks = [asyncio.ensure_future(work(item)) for item in items]
     try:
         while any(not task.done() for task in tasks):
@@ -158,13 +160,11 @@ async def _parts(
     finally:
         for task in tasks:
             task.cancel()
-    found: list[Result | BaseException] = []
-    for task in tasks:
-        if not task.done():
-            continue  # ended by the error of another one
-        error = cut_off(False, "did a part of this call") if task.cancelled() else task.exception()
-        found.append(task.result() if error is None else error)
-    return found
+    return [task for task in tasks if task.done()]
+
+
+def _error_of(part: asyncio.Task[Any]) -> BaseException | None:
+    return cut_off(False, "did a part of this call") if part.cancelled() else part.exception()
 
 
 def cut_off(is_closed: bool, what: str) -> RaylogError:

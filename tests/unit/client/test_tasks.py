@@ -142,6 +142,15 @@ async def test_the_first_error_of_a_part_ends_the_others() -> None:
     await eventually(lambda: all(task is not None and task.done() for _, task in part.tasks))
 
 
+async def test_an_error_that_a_part_returns_is_its_result() -> None:
+    async def answer(number: int) -> int | ClientClosed:
+        return ClientClosed("as a broker that does not answer") if number == 2 else number
+
+    first, second = await side_by_side(answer, [1, 2])
+    assert first == 1
+    assert isinstance(second, ClientClosed)
+
+
 async def test_each_part_has_its_outcome() -> None:
     part = Part(2)
     part.over.set()

@@ -14,6 +14,7 @@ import pytest
 
 from raylog.client import runtime
 from raylog.client.admin.admin import Admin
+from raylog.client.bell import Bell
 from raylog.client.runtime import Runtime
 from raylog.client.spinlock import _all
 from tests.cluster.local_cluster import LocalCluster
@@ -84,7 +85,7 @@ class Remains:
     """What there is before clients are made, and must be again after they have ended."""
 
     def __init__(self) -> None:
-        runtime.shared()
+        runtime.shared().run(_bell())
         self._threads = len(_threads())
         self._sockets = _sockets()
         self._tasks = _tasks()
@@ -101,6 +102,11 @@ class Remains:
         for what, holds in looks.items():
             tasks = [each.get_name() for each in _tasks()]
             wait_for(holds, f"{what}, after a strike in {place}: {tasks}", NEXT_S, PAUSE_S)
+
+
+async def _bell() -> None:
+    """Make the bell of the clients' loop, which the first record of a thread makes else, and which stays."""
+    Bell.on_running_loop()
 
 
 def _tasks() -> list[asyncio.Task[Any]]:

@@ -8,7 +8,7 @@ from raylog.actors.clock import wall_ms
 from raylog.actors.groups.server import GroupCoordinatorServer
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.errors import GroupMaxSizeReached, InvalidConfig, InvalidTimestamp
+from raylog.core.errors import GroupMaxSizeReached, InvalidConfig, InvalidTimestamp, NotEnoughReplicas
 from raylog.storage.batch.records import encode_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
@@ -29,8 +29,14 @@ async def produce_old(talk: Talk) -> None:
 
 
 async def is_refused(talk: Talk) -> None:
+    """The leader refuses it for good, once all replicas in sync have followed it (ADR 0132)."""
     head, endpoint = await talk.leader("t")
-    await refused(talk.call(endpoint, "produce", [*head, -1, 5000], old_batch()), InvalidTimestamp)
+    async with asyncio.timeout(15):
+        while True:
+            call = talk.call(endpoint, "produce", [*head, -1, 5000], old_batch())
+            if isinstance(await refused(call, InvalidTimestamp, NotEnoughReplicas), InvalidTimestamp):
+                return
+            await asyncio.sleep(0.02)
 
 
 def all_have(cluster: LocalCluster, size: int, age: str | None) -> bool:

@@ -86,6 +86,8 @@ class QueueMembership:
         self._on_error = on_error
         self._task: LastingTask | None = None
         self._counts: dict[str, int] = {}
+        self._awaited = self._topics
+        """The topics of this member, or of all where it spreads them: one that was deleted may be created again."""
         self._is_leader = False
         self._grown = asyncio.Event()
         """Set when partitions were added or removed, so that all have to join again."""
@@ -166,6 +168,7 @@ class QueueMembership:
             raise
         self.member_id, self.generation = joined.member_id, joined.generation_id
         self._is_leader = joined.leader == joined.member_id
+        self._awaited = self._topics
         rows = await self._assignments(joined.members) if self._is_leader else []
         synced = await self._cluster.call_coordinator(
             self._group,
@@ -178,17 +181,20 @@ class QueueMembership:
 
     async def _assignments(self, members: Sequence[JoinGroupMember]) -> list[SyncGroupAssignment]:
         topics_of: dict[str, list[str]] = {}
+        awaited: set[str] = set()
         for member in members:
             wanted: Any = _unpack(member.metadata)
             own = [str(topic) for topic in wanted]
             again = {topic: retry_topic(self._group, topic) for topic in own}
             sources = again.keys() - again.values()  # what is retried from a retry topic comes back to it
             topics_of[member.member_id] = sorted({*own, *(again[topic] for topic in sources)})
+            awaited |= again.keys() - again.values()
         topics = sorted({topic for wanted in topics_of.values() for topic in wanted})
         self._cluster.watch(topics)
         await self._cluster.refresh(topics)
         self._counts = {topic: self._partitions_of(topic) for topic in topics}
         self._grown.clear()
+        self._awaited = tuple(sorted(awaited))
         found = spread(topics_of, self._counts)
         return [SyncGroupAssignment(member, _pack([list(each) for each in found[member]])) for member in sorted(found)]
 
@@ -197,7 +203,7 @@ class QueueMembership:
         return 0 if info is None else len(info.partitions)
 
     async def _beat(self) -> None:
-        """Send heartbeats until one is refused, or the topics have changed."""
+        """Send heartbeats until one is refused, or the topics have changed; look for topics that do not exist now."""
         request = HeartbeatRequest(self._group, self.generation, self.member_id, None)
         timeout_s = max(1.0, self._config.session_timeout_ms / 3000)
         while True:
@@ -206,9 +212,12 @@ class QueueMembership:
                     await self._grown.wait()
             except TimeoutError:
                 await self._cluster.call_coordinator(self._group, HEARTBEAT, request, timeout_s=timeout_s)
+                wanted = [topic for topic in self._awaited if not self._partitions_of(topic)]
                 if self._looks:
                     self._looks -= 1
-                    await self._cluster.refresh(self._retry_topics)
+                    wanted += self._retry_topics
+                if wanted:
+                    await self._cluster.refresh(wanted)
             else:
                 self._grown.clear()
                 return

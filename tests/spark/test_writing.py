@@ -71,7 +71,8 @@ def test_a_token_that_writes_a_topic_is_enough_for_a_batch(spark: SparkSession, 
 def test_a_job_that_fails_half_way_leaves_nothing_visible(spark: SparkSession, whole: WholeCluster) -> None:
     whole.create_topic("half-way", 1)
     rows = numbers(spark, 50_000, tasks=1)
-    fails = rows.selectExpr("if(value = '49999', string(raise_error('the last row')), value) as value")
+    # 20 MB: more than lies between Spark and its Python worker, so that Spark does not fail before that one has begun.
+    fails = rows.selectExpr("if(value = '49999', string(raise_error('the last row')), rpad(value, 400, ' ')) as value")
     given: dict[str, Any] = {**whole.spark_options, "topic": "half-way", "deliveryGuarantee": "exactly-once"}
     # Rows of the first half are stored before the second is read. What the killed worker had just begun times out.
     small = {"kafka.buffer.memory": 65_536, "kafka.transaction.timeout.ms": 30_000}

@@ -1,7 +1,8 @@
 """`python -m benchmarks.pairs BEFORE NOW`: rows of two checkouts in turn, each about a second, as ratios.
 
 Both clusters stay up; the processes of one are stopped while the other works. A machine whose speed changes by a tenth
-within minutes is the same for both runs of a pair.
+within minutes is the same for both runs of a pair. A cluster keeps the speed of its start, where its processes and
+files happen to lie, within some 4 per cent: so both are started again, in the other order.
 
 Each checkout needs its own `.venv`; `make native` in both, or in none. Give the same one twice to see what the machine
 alone does.
@@ -76,30 +77,54 @@ class Checkout:
         raise SystemExit(f"the worker of {self.root} has ended; its output says why.")
 
 
+def measured(
+    before: Checkout, now: Checkout, chosen: Sequence[str], pairs: int
+) -> dict[str, tuple[list[Run], list[Run]]]:
+    """Run pairs of the chosen rows, of all if none is chosen; the checkouts take turns at being the first of a pair.
+
+    Raises `SystemExit` for a row that one of them does not have.
+    """
+    ours = now.rows()
+    known = [row for row in before.rows() if row in ours]
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        raise SystemExit(f"There is no row {unknown[0]!r}; there are {', '.join(known)}.")
+    runs: dict[str, tuple[list[Run], list[Run]]] = {row: ([], []) for row in chosen or known}
+    for number in range(-1, pairs):  # the first warms up
+        for row, (earlier, later) in runs.items():
+            sides = [(before, now, earlier), (now, before, later)]
+            for checkout, other, into in sides if number % 2 else reversed(sides):
+                with paused(other.pid):
+                    found = checkout.run(row)
+                if number >= 0:
+                    into.append(found)
+    return runs
+
+
+def started(first: Path, second: Path, chosen: Sequence[str], pairs: int) -> dict[str, tuple[list[Run], list[Run]]]:
+    """Start both clusters, the first one before the second, and return what `measured` does."""
+    with Checkout(first) as one, Checkout(second) as other:
+        return measured(one, other, chosen, pairs)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     """Run the pairs, and print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("now", type=Path, help="another one")
-    parser.add_argument("--pairs", type=int, default=20, help="of each row (default: 20)")
+    parser.add_argument("--pairs", type=int, default=20, help="of each row and start (default: 20)")
+    parser.add_argument("--starts", type=int, default=2, help="of both clusters, each first in turn (default: 2)")
     parser.add_argument("--only", default="", help="names of rows, parted by commas (default: all)")
     chosen = parser.parse_args(given)
-    with Checkout(chosen.before.resolve()) as before, Checkout(chosen.now.resolve()) as now:
-        ours = now.rows()
-        known = [row for row in before.rows() if row in ours]
-        rows = chosen.only.split(",") if chosen.only else known
-        unknown = sorted(set(rows) - set(known))
-        if unknown:
-            raise SystemExit(f"There is no row {unknown[0]!r}; there are {', '.join(known)}.")
-        runs: dict[str, tuple[list[Run], list[Run]]] = {row: ([], []) for row in rows}
-        for number in range(-1, chosen.pairs):  # the first warms up
-            for row in rows:
-                sides = [(before, now, runs[row][0]), (now, before, runs[row][1])]
-                for checkout, other, into in sides if number % 2 else reversed(sides):
-                    with paused(other.pid):
-                        found = checkout.run(row)
-                    if number >= 0:
-                        into.append(found)
+    rows = chosen.only.split(",") if chosen.only else []
+    before, now = chosen.before.resolve(), chosen.now.resolve()
+    runs: dict[str, tuple[list[Run], list[Run]]] = {}
+    for start in range(chosen.starts):
+        found = started(now, before, rows, chosen.pairs) if start % 2 else started(before, now, rows, chosen.pairs)
+        for row, sides in found.items():
+            earlier, later = runs.setdefault(row, ([], []))
+            earlier += sides[start % 2]
+            later += sides[1 - start % 2]
     print(as_markdown(runs))
     return 0
 

@@ -385,7 +385,7 @@ class Queue:
 
     def _log_start_moved(self, machine: QueueMachine) -> bool:
         start = self._reader.log_start
-        if start <= machine.book.start or machine.is_new:
+        if machine.is_new or not machine.is_behind(start):
             return False
         self._feed(ev.LogStarts(cause="log start", now_ms=self._host.now_ms(), offset=start))
         return True

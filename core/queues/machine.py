@@ -228,6 +228,18 @@ class QueueMachine:
         """Whether so many records are not finished that no further ones are handed out."""
         return self.book.unfinished >= self.policy.window_max
 
+    def is_behind(self, log_start: int) -> bool:
+        """Return whether something below the log's start is still to be read or handed out, until `LogStarts` ends it.
+
+        What members hold there does not count: they may settle it, and the start of the book waits for them.
+        """
+        if log_start <= self.book.start:
+            return False
+        read_end = self.book.end if self._read_end is None else self._read_end
+        if min(self.book.end, read_end if self.lanes is None else self.lanes.scanned_end) < log_start:
+            return True
+        return any(cell.state in (AVAILABLE, WAITING) for _, _, cell in self.book.pieces(self.book.start, log_start))
+
     def next_scan(self, readable_end: int) -> int | None:
         """Return where records have to be read before more can be handed out; None = nowhere.
 
@@ -386,6 +398,8 @@ class QueueMachine:
             self.book.put(self.book.end, event.offset, DEAD)
         if self.lanes is not None:
             self.lanes.scanned_end = max(self.lanes.scanned_end, event.offset)
+        if self._read_end is not None:
+            self._read_end = max(self._read_end, event.offset)
         decision.wakes = True
 
     def _reset(self, event: ev.Reset, decision: QueueDecision) -> None:

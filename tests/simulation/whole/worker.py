@@ -12,10 +12,13 @@ import gc
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final
 
 from tests.simulation.whole import ports
@@ -64,13 +67,9 @@ def _fork(seed: int, profile: str, bug: str, limits: dict[str, Any], features: l
     if not child:
         os.close(reading)
         try:
-            import resource
-
-            resource.setrlimit(resource.RLIMIT_CPU, (RUN_S, RUN_S))
+            _limit_processor(writing)
             found = play(seed, profile, bug, limits, features)
         except BaseException as error:
-            import traceback
-
             found = {"rule": "SIMULATOR", "claim": repr(error), "story": traceback.format_exc().splitlines()}
         with os.fdopen(writing, "w") as out:
             json.dump(found, out)
@@ -84,6 +83,20 @@ def _fork(seed: int, profile: str, bug: str, limits: dict[str, Any], features: l
         assert isinstance(found, dict)
         return found
     return {"rule": "SIMULATOR", "claim": f"the run ended with status {status}", "story": []}
+
+
+def _limit_processor(writing: int) -> None:
+    """After `RUN_S` answer with where the run is: a coroutine that never waits keeps everything else from going on."""
+    import resource
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        found = {"rule": "SPINS", "claim": f"it takes more than {RUN_S} s", "story": traceback.format_stack(frame)}
+        with os.fdopen(writing, "w") as out:
+            json.dump(found, out)
+        os._exit(0)
+
+    signal.signal(signal.SIGXCPU, stop)
+    resource.setrlimit(resource.RLIMIT_CPU, (RUN_S, RUN_S + 30))
 
 
 def main() -> None:

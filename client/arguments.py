@@ -38,29 +38,24 @@ def checked_headers(headers: Headers | None) -> list[Header] | None:
         return None
     try:
         pairs = headers.items() if isinstance(headers, Mapping) else headers
-        return [_checked_header(name, content) for name, content in pairs]
-    except (TypeError, ValueError) as error:
-        if isinstance(error, _BadHeader | UnicodeError):
-            raise
+        found = [(name, content) for name, content in pairs]
+    except (TypeError, ValueError):
         raise TypeError(
             f"Headers must be a mapping of str to bytes or a sequence of (str, bytes) pairs, not {headers!r:.100}."
         ) from None
-
-
-class _BadHeader(TypeError):
-    """The error for a header whose name or value has a wrong type."""
+    return [_checked_header(name, content) for name, content in found]
 
 
 def _checked_header(name: object, content: object) -> Header:
     if type(name) is not str:
-        raise _BadHeader(f"The name of a header must be str, not {type(name).__name__}: {name!r:.100}.")
+        raise TypeError(f"The name of a header must be str, not {type(name).__name__}: {name!r:.100}.")
     if not name.isascii():
         name.encode()  # a lone surrogate has no bytes
     if content is None or type(content) is bytes:
         return name, content
     if isinstance(content, bytes | bytearray | memoryview):
         return name, bytes(content)
-    raise _BadHeader(f"The value of the header {name!r} must be bytes or None, not {type(content).__name__}.")
+    raise TypeError(f"The value of the header {name!r} must be bytes or None, not {type(content).__name__}.")
 
 
 def checked_timestamp(timestamp_ms: int | None) -> int | None:

@@ -365,10 +365,17 @@ def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping
 
     Raises InvalidConfig for an unknown key, a value of a wrong type, or one out of bounds.
     """
+    if config is not None and not isinstance(config, Mapping):
+        raise InvalidConfig(
+            f'config must be a mapping of keys, such as {{"client.id": "reports"}}, not {type(config).__name__}: '
+            f"{config!r:.100}."
+        )
     known = keys_of(kind)
     chosen: dict[str, Any] = {}
     for source in (config or {}, keywords):
         for spelt, value in source.items():
+            if not isinstance(spelt, str):
+                raise InvalidConfig(f"A configuration key must be text, not {type(spelt).__name__}: {spelt!r:.100}.")
             name = spelt.replace(".", "_").replace("-", "_")
             name = ALIASES.get(name, name)
             if name not in known:

@@ -68,6 +68,12 @@ class Home:
         self.check()
         self.loop = asyncio.get_running_loop()
 
+    def started(self) -> None:
+        """As `check`, and raise ClientClosed before the start as well."""
+        if self.loop is None:
+            raise ClientClosed(f"This {self._name} is not started: `await start()`, or use `async with`.")
+        self.check()
+
     def leave(self) -> None:
         """The client was refused when it started: nothing of it is left on the loop."""
         self.loop = None

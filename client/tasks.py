@@ -50,6 +50,10 @@ class LastingTask:
         if not self._loop.is_closed():  # else nothing goes on, and nothing can be cancelled
             self.task.cancel()
 
+    def _begin_again(self) -> None:
+        logger.info("The task %r was cancelled from outside, and begins again.", self._name)
+        self._begin()
+
     def _begin(self) -> None:
         self._again = None
         self.task = self._loop.create_task(self._make(), name=self._name)
@@ -57,8 +61,7 @@ class LastingTask:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         if task.cancelled() and self._is_wanted:
-            logger.info("The task %r was cancelled from outside, and begins again.", self._name)
-            self._again = self._loop.call_later(AGAIN_S, self._begin)
+            self._again = self._loop.call_later(AGAIN_S, self._begin_again)
 
 
 class Ending:

@@ -41,6 +41,7 @@ from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.client.tasks import Ending, outcomes, side_by_side
 from raylog.core.errors import (
+    InvalidConfig,
     InvalidPartitions,
     RaylogError,
     RequestTimedOut,
@@ -81,6 +82,7 @@ from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 CONTROLLER_DEFAULT = -1
 POLL_S = 0.02
+_RESET = "name the key in `delete`, and the default counts again"
 LAST_LOOK_S = 1.0
 """For the description of a topic whose last leader has started just in time."""
 
@@ -128,7 +130,8 @@ class AsyncAdmin(
     async def stop(self) -> None:
         """Close the connections. Idempotent."""
         self._home.check()
-        await self._ending.run(self.cluster.close)
+        if self._home.loop is not None:
+            await self._ending.run(self.cluster.close)
 
     def __del__(self) -> None:
         home = getattr(self, "_home", None)  # none, when its configuration was refused
@@ -166,6 +169,7 @@ class AsyncAdmin(
         takes longer than that. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
         InvalidConfig; StillStarting when the topic was created, and leaders have not started in time: they still do.
         """
+        _check_values(config, "leave the key out, and the cluster's default counts")
         deadline = Deadline(timeout_s)
         request = CreateTopicRequest(
             name,
@@ -236,6 +240,7 @@ class AsyncAdmin(
 
         Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
         """
+        _check_values(set, _RESET)
         request = AlterTopicConfigRequest(name, set or {}, list(delete))
         await self.cluster.call_broker(ALTER_TOPIC_CONFIG, request, timeout_s=timeout_s)
 
@@ -256,6 +261,7 @@ class AsyncAdmin(
 
         Raises InvalidConfig that names the nearest key, the legal values, or what to do where a key cannot be altered.
         """
+        _check_values(set, _RESET)
         request = AlterClusterConfigRequest(set or {}, list(delete), validate_only)
         rows = await self.cluster.call_broker(ALTER_CLUSTER_CONFIG, request, timeout_s=timeout_s)
         return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
@@ -547,6 +553,12 @@ class Admin(SynchronousClient):
 
     def _why_closed(self) -> str | None:
         return "This Admin was closed; make a new one." if self._is_closed else None
+
+
+def _check_values(settings: Mapping[str, Any] | None, instead: str) -> None:
+    for key, value in (settings or {}).items():
+        if value is None:
+            raise InvalidConfig(f"The value of {key!r} is None: {instead}.")
 
 
 _closing: set[asyncio.Task[None]] = set()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.core.errors import ClientClosed, InvalidConfig
+from raylog.core.errors import InvalidConfig
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.token_text import parse_token, token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError
@@ -75,9 +75,9 @@ class AsyncTokens:
         """
         reads, writes = _names("read", read), _names("write", write)
         _check(reads, writes, transactional_id_prefix, group, lifetime_s)
+        self.cluster.check_started()
         address = self.cluster.address
-        if address is None:
-            raise ClientClosed("The client is not started; call start() first.")
+        assert address is not None  # since the start
         if isinstance(address.secret, Token):
             raise InvalidConfig(
                 "A client with a token cannot make tokens: give it the cluster's secret, and unset RAYLOG_TOKEN."

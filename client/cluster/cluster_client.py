@@ -157,7 +157,7 @@ class ClusterClient:
         time is over first.
         Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
         """
-        self._check_home()
+        self.check_started()
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
         deadline = Deadline(limit_s)
         wanted = None if topics is None else frozenset(topics)
@@ -197,21 +197,21 @@ class ClusterClient:
             replies.append(reply.version)
         return max(version, min(replies[1:]))
 
-    async def topic_with(self, name: str, partition: int, *, timeout_s: float) -> TopicInfo:
+    async def topic_with(self, name: str, partition: int, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         """The topic's metadata, fetched again if it has to have grown for the partition to exist.
 
         Brokers learn of a new partition at different moments, so UnknownTopicOrPartition is raised after at most a
         second of requests; otherwise as `topic`.
         """
         deadline = Deadline(timeout_s)
-        info = await self.topic(name, timeout_s=deadline.left_s)
+        info = await self.topic(name, timeout_s=deadline.left_s, may_create=may_create)
         unknown_s = self._now_s() + min(timeout_s / 2, NEW_TOPIC_GRACE_S)
         backoff = self._backoff()
         while not 0 <= partition < len(info.partitions):
             if partition >= 0:
                 self._doubted = self._informant
                 await self.refresh((name,), timeout_s=deadline.left_s)
-                info = await self.topic(name, timeout_s=deadline.left_s)
+                info = await self.topic(name, timeout_s=deadline.left_s, may_create=may_create)
                 if partition < len(info.partitions):
                     break
             left_s = unknown_s - self._now_s()
@@ -279,7 +279,7 @@ class ClusterClient:
         With a secret that cannot become another one, a replica or coordinator that refuses counts as moved: another
         cluster may have its address by now. Whether the secret has become wrong, the brokers say.
         """
-        self._check_home()
+        self.check_started()
         pool = self._started_pool()
         try:
             return await pool.get(endpoint, timeout_s)
@@ -370,6 +370,7 @@ class ClusterClient:
         Errors that caused a retry are added to `failures`: after a lost answer the first attempt may have had its
         effect.
         """
+        self.check_started()
         deadline = Deadline(timeout_s)
         backoff = self._backoff()
         error: RaylogError = ConnectionFailed("No broker is known.")
@@ -531,9 +532,10 @@ class ClusterClient:
             raise error
         await asyncio.sleep(pause_s)
 
-    def _check_home(self) -> None:
+    def check_started(self) -> None:
+        """Raise ClientClosed before the start, and on another loop than that of the client of asyncio that calls."""
         if self.home is not None:
-            self.home.check()
+            self.home.started()
 
     def _started_pool(self) -> ConnectionPool:
         if self._is_closed:

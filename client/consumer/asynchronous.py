@@ -47,7 +47,7 @@ class AsyncConsumer(Operations, NotPickled):
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
         self._turn = Turn(_refusal)
-        self._home = Home("AsyncConsumer")
+        self._home = self._engine.cluster.home = Home("AsyncConsumer")
         self._listening: asyncio.Task[Any] | None = None
         """The user's listener, which goes on when the poll that has called it is cancelled."""
 
@@ -158,7 +158,7 @@ class AsyncConsumer(Operations, NotPickled):
     async def _poll(
         self, take: Callable[[], Result], timeout_s: float, only: Iterable[TopicPartition] = ()
     ) -> Result | None:
-        self._home.check()
+        self._home.started()
         if self._listening is not None and self._listening is asyncio.current_task():
             raise self._turn.refused()
         with self._turn:

@@ -188,8 +188,9 @@ class CommittedOffsets:
         """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
 
         `speaker` is taken when commit is called: a commit may wait behind others, and if its generation has ended by
-        then it must not count in the next, where its partitions belong to others. Offsets of topics that do not exist,
-        or were created again since they were read, fail with UnknownTopicOrPartition, after all others were stored.
+        then it must not count in the next, where its partitions belong to others. Offsets of topics and partitions that
+        do not exist, or were created again since they were read, fail with UnknownTopicOrPartition, after all others
+        were stored.
         """
         group = self._known_group()
         if not offsets:
@@ -218,6 +219,7 @@ class CommittedOffsets:
                         f"Topic {each.topic!r} was deleted and created again since the records below this offset were "
                         "read; the next poll begins with the new one."
                     )
+                ids, missing = await self._existing(ids, missing, timeout_s)
                 rows = [
                     OffsetCommitPartition(
                         ids[each], *each, offsets[each].offset, offsets[each].leader_epoch, offsets[each].metadata
@@ -297,6 +299,19 @@ class CommittedOffsets:
                 raise from_code(
                     row.error_code, f"The offset of {where} was refused by group {group!r} (error {row.error_code})."
                 )
+
+    async def _existing(
+        self, ids: Mapping[TopicPartition, str], missing: UnknownTopicOrPartition | None, timeout_s: float
+    ) -> tuple[dict[TopicPartition, str], UnknownTopicOrPartition | None]:
+        """Those that their topic has, and the error for one that it does not have."""
+        found: dict[TopicPartition, str] = {}
+        for each, topic_id in ids.items():
+            try:
+                await self._cluster.topic_with(*each, timeout_s=timeout_s, may_create=False)
+                found[each] = topic_id
+            except UnknownTopicOrPartition as error:
+                missing = error
+        return found, missing
 
     async def _with_ids(
         self, partitions: Iterable[TopicPartition], timeout_s: float

@@ -188,6 +188,7 @@ class Operations(ConsumerState):
 
         Raises CommitFailed when the group has rebalanced meanwhile, InvalidGroupId without a group_id.
         """
+        self._engine.cluster.check_started()
         limit_s = self._api_s if timeout_s is None else timeout_s
         await self._engine.committed.commit(self._offsets(offsets), timeout_s=limit_s)
 
@@ -200,6 +201,7 @@ class Operations(ConsumerState):
 
         It is called on the loop; of a Consumer, in the client's own thread.
         """
+        self._engine.cluster.check_started()
         self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
 
     def _offsets(self, offsets: Offsets | None) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -6,7 +6,6 @@ An `Engine` with futures and waits for the loop. May touch: the network, the clo
 from __future__ import annotations
 
 import asyncio
-import atexit
 import concurrent.futures
 import logging
 import os
@@ -26,7 +25,7 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.engine import Engine
-from raylog.client.producer.exits import INTERRUPTED_S, log_lost, send_rest
+from raylog.client.producer.exits import INTERRUPTED_S, at_exit, cover_child, log_lost, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import (
     AsyncScheduledBatch,
@@ -69,6 +68,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
             self._home.leave()
             raise
         _open[self._engine] = self._home
+        cover_child()
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
         """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
@@ -346,7 +346,7 @@ def _forget_after_fork() -> None:
     _endings.clear()
 
 
-atexit.register(_end_at_exit)
+at_exit(_end_at_exit)
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 

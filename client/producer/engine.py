@@ -116,12 +116,12 @@ class Engine:
 
     def check_usable(self) -> None:
         """Raise ClientClosed before the start, after the end, and on another loop than that of the start."""
-        if self.home is not None:
+        if self.home is not None and self.home.loop is not None:
             self.home.check()
         if self.is_closed:
             raise closed_error()
-        if not self.is_usable:
-            raise ClientClosed("The producer is not started; `await start()` or use `async with`.")
+        if self.home is not None:
+            self.home.started()
 
     @property
     def failed_records(self) -> int:

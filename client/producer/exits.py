@@ -1,11 +1,17 @@
 """The end of a program, or of a Ray actor, whose producers were not closed: send what is left, and say what was lost.
 
-Used by producer.py and asynchronous.py. Belongs to the producer's loop. May touch: the log.
+Used by producer.py and asynchronous.py. `send_rest` belongs to the producer's loop. May touch: the log, and what the
+process does at its end.
 """
 
 from __future__ import annotations
 
+import atexit
 import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
 
 from raylog.client.producer.engine import Engine
 from raylog.core.errors import RequestTimedOut
@@ -16,6 +22,41 @@ QUIET_S = 1.0
 """The end of a program says what it waits for when it takes longer than this."""
 INTERRUPTED_S = 2.0
 """How long the end of a program waits, once it is interrupted, to learn how many records were not stored."""
+
+
+_ends: list[Callable[[], None]] = []
+_covered = -1
+"""The child of multiprocessing that ends in order."""
+
+
+def at_exit(end: Callable[[], None]) -> None:
+    """Call `end` when this process ends; in a child of multiprocessing once `cover_child` was called there."""
+    atexit.register(end)
+    _ends.append(end)
+
+
+def cover_child() -> None:
+    """A producer is made: if this is a forked child of multiprocessing, it ends by `os._exit`, without exit handlers.
+
+    What multiprocessing calls before that are its own finalizers, and it has cleared those at the child's beginning.
+    """
+    global _covered
+    process = sys.modules.get("multiprocessing.process")
+    if process is None or process.parent_process() is None or _covered == os.getpid():
+        return
+    from multiprocessing import get_start_method, util
+
+    _covered = os.getpid()
+    if get_start_method() != "spawn":
+        util.Finalize(None, _end_child, exitpriority=0)
+
+
+def _end_child() -> None:
+    for thread in threading.enumerate():  # as the interpreter does before its exit handlers: they may send
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
+    for end in reversed(_ends):
+        end()
 
 
 async def send_rest(engine: Engine, verb: str) -> None:

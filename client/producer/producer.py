@@ -7,7 +7,6 @@ fills batches. May touch: the network and one daemon thread, through the engine 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import logging
 import os
 import time
@@ -29,7 +28,7 @@ from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arrow, distinct_of
 from raylog.client.producer.engine import Engine, closed_error
-from raylog.client.producer.exits import INTERRUPTED_S, send_rest
+from raylog.client.producer.exits import INTERRUPTED_S, at_exit, cover_child, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import (
     ScheduledBatch,
@@ -78,6 +77,7 @@ class Producer(Transactions, NotPickled):
         has_ways_of_its_own = engine.serializes or self._accumulator.chooses or engine.interceptors is not None
         self._fast_topic_queues = {} if has_ways_of_its_own else self._topic_queues
         _open_engines.add(self._engine)
+        cover_child()
         try:
             self._runtime.run(self._engine.start())
         except BaseException:  # also where it is interrupted when it has started
@@ -443,7 +443,7 @@ def _disown_after_fork() -> None:
     _endings.clear()
 
 
-atexit.register(_close_at_exit)
+at_exit(_close_at_exit)
 os.register_at_fork(after_in_child=_disown_after_fork)
 
 

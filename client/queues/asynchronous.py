@@ -51,7 +51,7 @@ class AsyncQueueConsumer(NotPickled):
         """
         check_topics(topics)
         self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), topics, on_failed)
-        self._home = Home("AsyncQueueConsumer")
+        self._home = self._engine.cluster.home = Home("AsyncQueueConsumer")
         self._turn = Turn(_refusal)
         self._is_stopping = False
         self._running: asyncio.Future[None] | None = None
@@ -120,7 +120,7 @@ class AsyncQueueConsumer(NotPickled):
             return await self._next(timeout_ms)
 
     async def _next(self, timeout_ms: float | None) -> QueueMessage | None:
-        self._home.check()
+        self._home.started()
         engine = self._engine
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         while True:
@@ -163,6 +163,7 @@ class AsyncQueueConsumer(NotPickled):
 
         Raises InvalidRecordState when a lock had run out before, TimeoutError.
         """
+        self._home.started()
         await self._engine.commit(timeout_s)
 
     async def run(self, handler: Callable[[QueueMessage], Awaitable[object] | object], *, concurrency: int = 1) -> None:
@@ -172,6 +173,7 @@ class AsyncQueueConsumer(NotPickled):
         retried by the group's pauses; `Retry(delay=)` after another one; `Reject` makes it a dead letter. With order by
         key, messages of a key are never handled at the same time. Handlers that are not coroutines run in threads.
         """
+        self._home.started()
         with self._turn:
             self._running = asyncio.get_running_loop().create_future()
             try:

@@ -257,8 +257,8 @@ class Topics:
         nodes = self._liveness.able_brokers(replication_factor)
         if not 1 <= replication_factor <= len(nodes):
             raise InvalidReplicationFactor(
-                f"The replication factor {replication_factor} is not possible: {len(nodes)} brokers are online; "
-                "choose at least 1 and at most as many, or start more brokers."
+                f"The replication factor {replication_factor} is not possible: {_online(len(nodes))}; choose at "
+                "least 1 and at most as many, or start more brokers."
             )
         leaders, replicas = Counter[BrokerId](), Counter[BrokerId]()
         for state in image.partitions():
@@ -329,3 +329,7 @@ def _checked_config(config: Mapping[str, object], replication_factor: int, image
             f"min.insync.replicas={needed} can never be met with {replication_factor} replicas; lower it."
         )
     return checked
+
+
+def _online(count: int) -> str:
+    return "1 broker is online" if count == 1 else f"{count} brokers are online"

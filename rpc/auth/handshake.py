@@ -382,8 +382,8 @@ def _sentence(reason: int, address: str, kind: int) -> str:
             )
         case Refusal.TOKEN_EXPIRED:
             return (
-                "The server refused our token: it has expired. Make a new one (`raylog token create`), or plan the "
-                "read again."
+                "The server refused our token: it has expired. Make a new one (`raylog token create`) and give it to "
+                "the client; a read by Ray Data or Spark makes one when it is planned again."
             )
         case Refusal.MALFORMED if kind == Form.TOPICS:
             return (

@@ -69,7 +69,10 @@ def _no_records(grant: Grant) -> int:
 
 def token_expired() -> RaylogError:
     """The error for requests of a token after its end."""
-    return ClusterAuthorizationFailed("The token of this connection has expired: make a new one, or plan again.")
+    return ClusterAuthorizationFailed(
+        "The token of this connection has expired. Make a new one (`raylog token create`) and give it to the client; a "
+        "read by Ray Data or Spark makes one when it is planned again."
+    )
 
 
 def _unknown(endpoint: str, method: str) -> RaylogError:

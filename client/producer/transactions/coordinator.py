@@ -117,7 +117,10 @@ class CoordinatorCalls:
         rows = []
         for where, each in offsets.items():
             # That of the records that were read: another topic may have the name by now.
-            topic_id = each.topic_id or group.topic_ids.get(where) or await self._topic_id(where.topic, deadline)
+            topic_id = each.topic_id or group.topic_ids.get(where)
+            if not topic_id:
+                found = await self._cluster.topic_with(*where, timeout_s=deadline.left_s, may_create=False)
+                topic_id = found.topic_id
             rows.append(OffsetCommitPartition(topic_id, *where, each.offset, each.leader_epoch, each.metadata))
         request = TxnOffsetCommitRequest(
             group.group_id,

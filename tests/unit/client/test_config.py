@@ -1,5 +1,7 @@
 """Configuration keys: both spellings, text values, and errors that name the nearest key."""
 
+from typing import Any
+
 import pytest
 
 from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig, kafka_name, keys_of, load
@@ -29,6 +31,12 @@ def test_an_unknown_key_names_the_nearest_in_the_same_spelling() -> None:
         load(ProducerConfig, {"lingr.ms": 7}, {})
     with pytest.raises(InvalidConfig, match="did you mean 'group_id'"):
         load(ConsumerConfig, None, {"groupid": "g"})
+
+
+@pytest.mark.parametrize("config", ["linger.ms=7", ["linger.ms"], 7, {7: "linger.ms"}])
+def test_a_configuration_that_is_no_mapping_of_keys_is_refused(config: Any) -> None:
+    with pytest.raises(InvalidConfig, match=r"must be a mapping of keys|key must be text"):
+        load(ProducerConfig, config, {})
 
 
 @pytest.mark.parametrize(

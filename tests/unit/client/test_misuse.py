@@ -15,7 +15,7 @@ from raylog.client.cluster.connections import ConnectionPool
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import ClientClosed, ConcurrentUse
+from raylog.core.errors import ClientClosed, ConcurrentUse, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
@@ -82,6 +82,25 @@ def test_an_offset_that_is_none_is_not_committed(cluster: ToyCluster, offset: An
                 commit({HERE: offset})
         consumer.commit({HERE: 4})
     assert cluster.do(lambda: [commit.offset for commit in coordinator.commits]) == [4]
+
+
+def test_an_offset_of_a_partition_that_is_not_there_is_refused(cluster: ToyCluster) -> None:
+    coordinator = with_coordinator(cluster)
+    cluster.create_topic("t")
+    with Consumer(**cluster.options, group_id="g") as consumer:
+        with pytest.raises(UnknownTopicOrPartition, match="Topic 't' has partitions 0 to 0, not 9"):
+            consumer.commit({TopicPartition("t", 9): 1, HERE: 4})
+        errors: list[Exception | None] = []
+        done = threading.Event()
+
+        def called(_: object, error: Exception | None) -> None:
+            errors.append(error)
+            done.set()
+
+        consumer.commit_async({TopicPartition("t", 9): 1}, called)
+        assert done.wait(15)
+    assert isinstance(errors[0], UnknownTopicOrPartition)
+    assert cluster.do(lambda: [(commit.key.partition, commit.offset) for commit in coordinator.commits]) == [(0, 4)]
 
 
 def test_a_callback_that_would_end_the_process_ends_nothing(cluster: ToyCluster) -> None:

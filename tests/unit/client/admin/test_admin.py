@@ -10,6 +10,7 @@ from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partiti
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,
+    InvalidConfig,
     InvalidRequest,
     StopRefused,
     TopicAlreadyExists,
@@ -32,6 +33,16 @@ def test_a_topic_is_created_described_and_deleted(cluster: ToyCluster) -> None:
         assert admin.describe_topic("flights").config == {"retention.ms": 7}
         admin.delete_topic("flights")
         assert admin.list_topics() == []
+
+
+def test_a_setting_without_a_value_is_refused_with_what_to_do(cluster: ToyCluster) -> None:
+    with Admin(**cluster.options) as admin:
+        with pytest.raises(InvalidConfig, match=r"'retention\.ms' is None: leave the key out"):
+            admin.create_topic("t", config={"retention.ms": None})
+        with pytest.raises(InvalidConfig, match=r"'retention\.ms' is None: name the key in `delete`"):
+            admin.alter_topic_config("t", set={"retention.ms": None})
+        with pytest.raises(InvalidConfig, match=r"'num\.partitions' is None: name the key in `delete`"):
+            admin.alter_cluster_config({"num.partitions": None})
 
 
 def test_every_setting_is_described_with_its_origin(cluster: ToyCluster) -> None:

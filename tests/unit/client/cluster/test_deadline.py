@@ -78,7 +78,7 @@ async def test_looking_for_a_grown_topic_ends_with_max_block_ms(
 
         known = producer._engine.cluster.topic
 
-        async def topic(name: str, *, timeout_s: float) -> TopicInfo:
+        async def topic(name: str, *, timeout_s: float, may_create: bool) -> TopicInfo:
             given.append(timeout_s)
             return await known(name, timeout_s=timeout_s)
 

@@ -30,6 +30,9 @@ class Coordinator:
     async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
         return TopicInfo("id", name, internal=False, partitions=(), config={}, version=1)
 
+    async def topic_with(self, name: str, _: int, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
+        return await self.topic(name, timeout_s=timeout_s)
+
     async def call_coordinator(self, group: str, _: object, request: OffsetCommitRequest, **__: Any) -> list[Any]:
         self.requests.append(request)
         await self.may_answer.wait()

@@ -54,6 +54,28 @@ for work in (send, send, poll):
     threading.Thread(target=work, daemon=True).start()
 time.sleep(1)
 """
+CHILD = """
+import multiprocessing, os, sys, threading, time
+from raylog.client.producer.producer import AsyncProducer, Producer
+def work():
+    producer = Producer(bootstrap=sys.argv[1], secret=sys.argv[2], delivery_timeout_ms=int(sys.argv[3]))
+    def send():
+        if sys.argv[4] == "thread":
+            time.sleep(0.2)
+        for number in range(500):
+            producer.send("t", b"value", partition=0)
+    if sys.argv[4] == "thread":
+        threading.Thread(target=send).start()
+    else:
+        send()
+    if sys.argv[4] == "fails":
+        raise RuntimeError("as users' code does")
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start()
+    child.join()
+    sys.exit(child.exitcode)
+"""
 UNAVAILABLE = 6
 WAIT_S = 60.0
 
@@ -201,3 +223,21 @@ def test_an_interrupt_of_a_loop_that_is_not_closed_says_what_is_lost(cluster: To
     _, printed = program.communicate(timeout=WAIT_S)
     assert "were not stored: it was not stopped or flushed." in printed
     assert "Traceback" not in printed
+
+
+@pytest.mark.parametrize("way", ["returns", "fails", "thread"])
+def test_a_forked_child_waits_for_its_records(cluster: ToyCluster, way: str) -> None:
+    """It ends by `os._exit`, which calls no exit handlers."""
+    cluster.create_topic("t")
+    program = run(cluster, 60_000, way, CHILD)
+    program.communicate(timeout=WAIT_S)
+    assert program.returncode == (way == "fails")
+    assert stored(cluster) == 500
+
+
+def test_a_forked_child_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:
+    cluster.create_topic("t")
+    cluster.set_faults("t", 0, [UNAVAILABLE] * 10_000)
+    _, printed = run(cluster, 1_500, "returns", CHILD).communicate(timeout=WAIT_S)
+    assert stored(cluster) == 0
+    assert "500 records of producer 'raylog' were not stored" in printed

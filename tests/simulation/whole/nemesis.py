@@ -226,8 +226,8 @@ class Nemesis:
             self.block([(source, target), *([(target, source)] if both else [])], self._scheduler.between(0.2, 12.0))
 
     def block(self, links: list[tuple[str, str]], for_s: float) -> None:
-        """Block links for a time."""
-        for source, target in links:
+        """Block links for a time; none any more once all is healed."""
+        for source, target in links if self._active else ():
             self._network.block(source, target)
             self._scheduler.after(for_s, self._network.heal, source, target)
 
@@ -242,8 +242,8 @@ class Nemesis:
         self.lose_power(self.a_host(), self._scheduler.between(0.5, 12.0))
 
     def lose_power(self, host: str, for_s: float) -> None:
-        """Cut a node's power for a time, unless some node has none."""
-        if not self._network.down:
+        """Cut a node's power for a time, unless some node has none, or all is healed: a scheme strikes after a while."""
+        if self._active and not self._network.down:
             self._power_off(host)
             self._scheduler.after(for_s, self._power_on, host)
 

@@ -85,6 +85,8 @@ class Schemes:
         self._scheduler.after(paused_s, broker.resume)
 
     def _give_up(self, host: str, for_s: float) -> None:
+        if not self._nemesis.is_active:
+            return
         self._world.log("nemesis", f"Ray gives {host} up")
         self._cluster.lose_node(host)
         self._scheduler.after(for_s, self._cluster.find_node, host)
@@ -138,7 +140,8 @@ class Schemes:
         return bool(status["role"] == "leader" and len(status["isr"]) == actor.server.spec.replication_factor)
 
     def _lose_it(self, host: str, paused: list[SimProcess]) -> None:
-        self._nemesis.lose(host)
+        if self._nemesis.is_active:
+            self._nemesis.lose(host)
         for process in paused:
             process.resume()
 

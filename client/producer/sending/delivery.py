@@ -360,6 +360,8 @@ class Delivery:
             batch.state = QUEUED
             batch.is_refused_as_out_of_order = out_of_order
             is_known = self._context.cluster.learn_leader(self._queue.topic, self._queue.partition, error)
+            if is_known:
+                self._has_tried_at_once = False  # a partition that sleeps early would be asleep again after a pause
             self._needs_metadata |= not is_known and (error.refresh_metadata or isinstance(error, RequestTimedOut))
             if isinstance(error, RequestTimedOut) and self._connection is not None:
                 # The leader hangs or is cut off: the other requests would only run into their own deadlines.

@@ -242,7 +242,7 @@ class Nemesis:
         self.lose_power(self.a_host(), self._scheduler.between(0.5, 12.0))
 
     def lose_power(self, host: str, for_s: float) -> None:
-        """Cut a node's power for a time, unless some node has none, or all is healed: a scheme strikes after a while."""
+        """Cut a node's power for a time, unless some node has none, or all is healed: schemes strike late."""
         if self._active and not self._network.down:
             self._power_off(host)
             self._scheduler.after(for_s, self._power_on, host)

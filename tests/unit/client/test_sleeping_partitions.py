@@ -50,6 +50,24 @@ class Sleeper:
         self.parked.clear()
 
 
+class LightSleeper(Sleeper):
+    """One that is asleep again when the record comes for the second and third time, after it had a leader each time."""
+
+    WAKES = 3
+
+    def produce(self, request: Request) -> None:
+        self.acks.append(PRODUCE.read_request(request.args).acks)
+        one = self.cluster.partitions[AT]
+        self.wake()
+        if len(self.acks) < self.WAKES:
+            self.cluster.asleep.add(AT)
+            place = self.cluster.brokers[one.leader]
+        else:
+            place = self.cluster.replicas[AT.topic, AT.partition, one.leader]
+        leader = [one.leader, one.leader_epoch, place.host, place.port]
+        request.fail(NotLeaderOrFollower("It wakes.", leader=leader, leader_topic_id=one.topic_id))
+
+
 @pytest.fixture
 def cluster() -> Iterator[ToyCluster]:
     with ToyCluster(brokers=2) as cluster:
@@ -71,6 +89,14 @@ def test_a_record_wakes_the_partition_and_is_sent_again_to_its_leader(cluster: T
         assert producer.send("flights", b"a").result(20).offset == 0
     assert sleeper.acks == [-1]
     assert values(cluster) == [b"a"]
+
+
+def test_a_record_is_sent_again_at_once_to_each_leader_that_is_named(cluster: ToyCluster) -> None:
+    """A pause could be longer than the partition stays awake, time after time."""
+    sleeper = cluster.do(lambda: LightSleeper(cluster))
+    with Producer(**cluster.options, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as producer:
+        assert producer.send("flights", b"a").result(20).offset == 0
+    assert len(sleeper.acks) == LightSleeper.WAKES
 
 
 def test_without_acknowledgements_the_refusal_is_noticed_all_the_same(cluster: ToyCluster, sleeper: Sleeper) -> None:

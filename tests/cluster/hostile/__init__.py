@@ -10,6 +10,8 @@ of the client, whose first is before it begins.
 | --- | --- | --- |
 | test_interrupted_clients | an exception | making and closing each client, calls of consumers, queues and pools |
 | test_interrupted_producers | an exception | the calls of a producer, and its end |
+| test_interrupted_transactions | an exception | the calls of a transaction |
+| test_every_method | an exception | each call of an admin; it fails where a public method has no row |
 | test_cancelled_clients | the caller, all others, or any one task is cancelled | calls of each asyncio client |
 | test_signal_handlers | a handler uses a client, or closes it | calls of a producer, a consumer and an admin |
 | test_outbox_and_inbox | an exception, an exit, a cancellation | relays, handlers with an inbox, added events |

@@ -129,12 +129,45 @@ def test_a_hand_out_of_a_queue_is_interrupted_anywhere(world: World, name: str, 
     remains.check()
 
 
+def place_of(consumer: Consumer) -> TopicPartition:
+    """The partition that it reads."""
+    return consumer.assignment().copy().pop()
+
+
 CONSUMED: dict[str, Callable[[Consumer], Any]] = {
     "poll": lambda consumer: consumer.poll(WAIT_MS, max_records=2),
+    "consume": lambda consumer: consumer.consume(2, NEXT_S),
+    "consume_batch": lambda consumer: consumer.consume_batch(2, NEXT_S),
     "next": next,
     "commit": lambda consumer: consumer.commit(),
-    "seek": lambda consumer: consumer.seek(consumer.assignment().copy().pop(), 1),
-    "position": lambda consumer: consumer.position(consumer.assignment().copy().pop()),
+    "commit_async": lambda consumer: consumer.commit_async(),
+    "committed": lambda consumer: consumer.committed(place_of(consumer)),
+    "seek": lambda consumer: consumer.seek(place_of(consumer), 1),
+    "seek_to_beginning": lambda consumer: consumer.seek_to_beginning(),
+    "seek_to_committed": lambda consumer: consumer.seek_to_committed(),
+    "position": lambda consumer: consumer.position(place_of(consumer)),
+    "pause": lambda consumer: (consumer.pause(place_of(consumer)), consumer.resume(place_of(consumer))),
+    "resume": lambda consumer: consumer.resume(place_of(consumer)),
+    "group_metadata": lambda consumer: consumer.group_metadata(),
+    "beginning_offsets": lambda consumer: consumer.beginning_offsets([place_of(consumer)]),
+    "end_offsets": lambda consumer: consumer.end_offsets([place_of(consumer)]),
+    "offsets_for_times": lambda consumer: consumer.offsets_for_times({place_of(consumer): 0}),
+    "offsets_for_leader_epoch": lambda consumer: consumer.offsets_for_leader_epoch({place_of(consumer): 0}),
+    "partitions_for_topic": lambda consumer: consumer.partitions_for_topic(place_of(consumer).topic),
+    "topics": lambda consumer: consumer.topics(),
+}
+
+
+def assign(consumer: Consumer, topic: str) -> None:
+    """Read a partition without sharing it: not legal beside a subscription."""
+    consumer.unsubscribe()
+    consumer.assign([TopicPartition(topic, 0)])
+
+
+ASSIGNING: dict[str, Callable[[Consumer, str], Any]] = {
+    "subscribe": lambda consumer, topic: consumer.subscribe([topic]),
+    "assign": assign,
+    "unsubscribe": lambda consumer, _: consumer.unsubscribe(),
 }
 
 
@@ -151,10 +184,38 @@ def test_a_call_of_a_consumer_is_interrupted_anywhere(world: World, name: str) -
             strike = Strike(at)
             with suppress(Interrupt), strike:
                 call(consumer)
+            consumer.resume(here)
             expected = consumer.position(here)
             records = consumer.poll(WAIT_MS, max_records=1)[here]
             assert records[0].offset == expected, strike.place
             assert consumer.position(here) == expected + 1
+    remains.check()
+
+
+@pytest.mark.parametrize("name", list(ASSIGNING))
+def test_a_change_of_what_is_read_is_interrupted_anywhere(world: World, name: str) -> None:
+    call, topic, other, remains = ASSIGNING[name], filled(world), filled(world), Remains()
+    options = {**world.options, "auto_offset_reset": "earliest", "enable_auto_commit": False}
+    with Consumer(other, **options, group_id=world.name()) as consumer:
+
+        def begin() -> None:
+            consumer.unsubscribe()
+            consumer.subscribe([other])
+            assert consumer.poll(WAIT_MS, max_records=1)
+
+        begin()
+        with Measured() as measured:
+            call(consumer, topic)
+        for at in spread(measured.steps):
+            begin()
+            strike = Strike(at)
+            with suppress(Interrupt), strike:
+                call(consumer, topic)
+            consumer.unsubscribe()
+            consumer.subscribe([topic])
+            records = consumer.poll(WAIT_MS, max_records=1)
+            assert [each[0].offset for each in records.values()] == [0], strike.place
+            assert {each.topic for each in consumer.assignment()} == {topic}
     remains.check()
 
 

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.encoding.arrow_columns import ArrowColumns
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
 from tests.cluster.hostile.striking import Interrupt, Measured, Strike, spread
@@ -23,6 +25,7 @@ CALLS: dict[str, Call] = {
     "partition": lambda producer, topic, value: producer.send(topic, value, partition=0),
     "headers": lambda producer, topic, value: producer.send(topic, value, headers=[("h", b"x")]),
     "columns": lambda producer, topic, value: producer.send_batch(topic, [value], partition=0),
+    "arrow": lambda producer, topic, value: producer.send_arrow(topic, ArrowColumns(pa.array([value], pa.binary()))),
     "flush": lambda producer, _, __: producer.flush(NEXT_S),
     "partitions": lambda producer, topic, _: producer.partitions_for(topic),
     "awaited": lambda producer, topic, value: producer.send(topic, value).result(NEXT_S),

@@ -27,6 +27,8 @@ ENV_TOKEN_FILE = "RAYLOG_TOKEN_FILE"
 VARIABLES = {"secret": ENV_SECRET, "token": ENV_TOKEN, "secret_file": ENV_SECRET_FILE, "token_file": ENV_TOKEN_FILE}
 """The keys that name what a client proves, and the variables that stand for them."""
 MAX_FILE_BYTES = 4096
+SECRET_DIGITS = 32
+"""A name of so many hexadecimal digits may be a secret."""
 _State = tuple[int, int, int]
 
 
@@ -73,6 +75,12 @@ class CredentialFile:
         """Read it. Raises InvalidConfig for what is no such file."""
         self.path = os.fspath(path)
         self.is_token = is_token
+        if is_credential(self.path) and not os.path.exists(self.path):
+            name, what = ("token_file", "token") if is_token else ("secret_file", "secret")
+            raise InvalidConfig(
+                f"{name} takes the path of a file that holds the {what}; it was given what looks like the {what} "
+                f"itself, which is not shown here: give it as {what}, or its file's path."
+            )
         self._seen = self._look()
         self._last = self._read()
 
@@ -133,6 +141,12 @@ class CredentialFile:
                 "being changed."
             )
         return Credentials(client=values)
+
+
+def is_credential(path: str) -> bool:
+    """Whether this text reads as a secret or a token."""
+    is_hexadecimal = len(path) >= SECRET_DIGITS and all(each in "0123456789abcdefABCDEF" for each in path)
+    return is_hexadecimal or path.startswith(PREFIX)
 
 
 Proof: TypeAlias = bytes | Token | CredentialFile

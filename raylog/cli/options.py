@@ -118,6 +118,21 @@ def _secret_in(path: Path) -> str:
     return secret
 
 
+class CredentialPath(click.Path):
+    """The path of a file with a secret or a token. What reads as one of these itself is refused, and not shown."""
+
+    def __init__(self) -> None:
+        super().__init__(exists=True, dir_okay=False, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path; fails where there is no such file."""
+        from raylog.client.cluster.credentials import is_credential
+
+        if is_credential(str(value)) and not Path(value).exists():
+            self.fail("it takes the path of a file; what was given reads as its content, and is not shown", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def cluster_options(function: Function) -> Function:
     """Add the options that name a cluster; the command gets them as one `target`."""
 
@@ -142,12 +157,12 @@ def cluster_options(function: Function) -> Function:
         ),
         click.option(
             "--secret-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=CredentialPath(),
             help=f"File with the cluster's secret; otherwise the variable {ENV_SECRET_FILE}, or {ENV_SECRET}.",
         ),
         click.option(
             "--token-file",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            type=CredentialPath(),
             help=f"File with a token instead; otherwise the variable {ENV_TOKEN_FILE}, or {ENV_TOKEN}.",
         ),
         address_option,

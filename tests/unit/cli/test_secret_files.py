@@ -40,6 +40,13 @@ def test_the_variable_names_a_file(tmp_path: Path) -> None:
         assert "cannot be read: No such file or directory" in refusal(missing, 1)
 
 
+@pytest.mark.parametrize("option", ["--secret-file", "--token-file"])
+def test_a_secret_in_the_place_of_a_path_is_not_shown(option: str) -> None:
+    refused = raylog("topic", "list", "--bootstrap", "127.0.0.1:1", option, SECRET.hex())
+    assert "it takes the path of a file" in refusal(refused, 2)
+    assert SECRET.hex() not in refused.out + refused.err
+
+
 @pytest.mark.parametrize("text", ["", "no secret"])
 def test_a_file_without_a_secret_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "client-secret"

@@ -116,6 +116,13 @@ def test_a_new_client_refuses_what_is_no_such_file(path: Path, text: str, is_tok
     assert not text or text not in str(refusal.value)
 
 
+@pytest.mark.parametrize(("text", "is_token"), [(OLD.hex(), False), (token_text(TOKEN), True), (OLD.hex(), True)])
+def test_a_secret_in_the_place_of_a_path_is_not_shown(text: str, is_token: bool) -> None:
+    with pytest.raises(InvalidConfig, match="takes the path of a file") as refusal:
+        CredentialFile(text, is_token=is_token)
+    assert text not in str(refusal.value)
+
+
 def test_a_file_that_every_user_may_change_is_refused(path: Path) -> None:
     path.chmod(0o646)
     with pytest.raises(InvalidConfig, match="may be changed by every user: run `chmod o-w"):

@@ -33,10 +33,10 @@ class Shutdown:
         would lose its majority (always).
         """
         broker = self._known(event.broker, decision)
+        self._check_majority(broker, decision)  # also when it is stopped already: its processes may not have ended
         if decision.image.is_stopped(broker):
             decision.reply(event.request, [0, [], []])
             return
-        self._check_majority(broker, decision)
         leaderless, below = self._costs(broker, decision)
         if (leaderless or below) and not event.force:
             raise StopRefused(

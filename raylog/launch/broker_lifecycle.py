@@ -41,7 +41,7 @@ def stop_broker(
 
 
 def resume_brokers(brokers: list[int], timeout_s: float) -> None:
-    """Let brokers that were stopped take part again; their actors are the caller's affair."""
+    """Let brokers that were stopped take part again. The caller has made their actors, which may be voters."""
     from raylog.client.admin.admin import Admin
 
     if brokers:
@@ -54,6 +54,8 @@ def start_broker(
     status: Callable[[], dict[str, Any]], controller: Any, broker: int, *, timeout_s: float, say: Say | None = None
 ) -> None:
     """Bring a broker back that was stopped, and wait until it serves and, for a while, until it is in sync.
+
+    Its processes start before it is resumed: that is committed by a majority of voters, which may lack this broker.
 
     ``controller`` is the actor's handle; ``say`` gets lines about how far it is. Raises :class:`InvalidRequest` for an
     unknown broker, :class:`StartFailed` when it does not serve in time.
@@ -77,12 +79,12 @@ def start_broker(
         host=row["host"],
         allow_plaintext=info["allow_plaintext"],
     )
-    resume_brokers([broker], timeout_s)
     try:
         ray.get(ray_actors.make_broker(spec).endpoint.remote(), timeout=max(0.1, deadline - time.monotonic()))
     except (ray.exceptions.RayError, ValueError) as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise StartFailed(f"Broker {broker} could not start: {lines[-1]}") from None
+    resume_brokers([broker], max(0.1, deadline - time.monotonic()))
     _wait_for(status, broker, deadline, timeout_s, Progress(say))
 
 

@@ -4,12 +4,14 @@ import json
 import subprocess
 import threading
 import time
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 import raylog
 from tests.cluster.commands.test_cli import Shell, shell
+from tests.cluster.ray_support import actor, own_ray
 
 __all__ = ["shell"]
 
@@ -154,3 +156,16 @@ def test_a_broker_stops_and_starts_by_command_and_no_request_fails(shell: Shell)
     shell.run("status", expect=1)
     shell.run("start")
     assert status(shell)["stopped_brokers"] == []
+
+
+def test_a_stopped_broker_starts_without_which_there_is_no_majority(tmp_path: Path) -> None:
+    """Another voter is lost meanwhile: nothing is committed, not even that the broker takes part again."""
+    import ray
+
+    with own_ray(), raylog.start(tmp_path, brokers=3) as cluster:
+        cluster.stop_broker(2)
+        ray.kill(actor("broker-1"), no_restart=True)
+        cluster.start_broker(2, timeout_s=30)
+        assert [row["stopped"] for row in cluster.status()["brokers"] if row["broker"] == 2] == [False]
+        with raylog.Admin() as admin:
+            admin.create_topic("flights", 1, 2)

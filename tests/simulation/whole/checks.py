@@ -282,8 +282,8 @@ class Finish:
         await self._until(f"broker {broker} was stopped", refusal)
         await world.cluster.stop_broker(broker)
         await self._write_everywhere("last-producer-without")
-        await self._client.resume(admin, broker)
         world.cluster.start_broker(broker)
+        await self._client.resume(admin, broker)
         await self._until("every partition is whole again", lambda: self._is_whole(admin))
 
     async def _write_without_waiting(self) -> None:

@@ -523,9 +523,8 @@ class Administrator(Client):
         if is_stopped:
             await self.world.cluster.stop_broker(broker)
             await asyncio.sleep(self.between(0.5, 6.0))
+            self.world.cluster.start_broker(broker)  # before it is resumed, as the command does: it may be a voter
         await self.resume(admin, broker)
-        if is_stopped:
-            self.world.cluster.start_broker(broker)
 
     async def _come_and_go(self, admin: AsyncAdmin, number: int) -> None:
         """A topic for a while: created, written to by the producers, deleted."""

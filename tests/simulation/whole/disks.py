@@ -72,6 +72,10 @@ class NodeDisks:
         faults = self._disks[host].faults
         return faults.room is not None or faults.pace is not None
 
+    def writes(self, host: str) -> bool:
+        """Return whether a disk takes all that is written, if slowly: it neither fills up nor hangs."""
+        return self._disks[host].faults.room is None and host not in self._hanging
+
     def clean_files(self, host: str) -> Iterator[tuple[PurePath, File]]:
         """Yield path and content of each file of a disk that no power cut would change."""
         return ((path, file) for path, file in self._disks[host].files() if file.is_clean and file.content)

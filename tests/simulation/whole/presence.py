@@ -1,4 +1,4 @@
-"""Which replicas the controller takes for present (W22): all that run, and none that hangs.
+"""Which replicas the controller takes for present (W22): all that run while voters can decide, and none that hangs.
 
 Watched where a controller ends silent sessions, and by looking at its sessions. Called by `observer.py`; changes
 nothing.
@@ -54,6 +54,8 @@ class Presence:
             return
         # Heartbeats may be held by a blocked link, for as long as it takes to end the session of their broker.
         limit_s = 2 * self._timeout_s + 3 * self._heartbeat_s + SLACK_S
+        # A registration counts from its commit on: without a majority of voters no controller could answer it.
+        may_register = self._has_majority(machine, actor.process.host)
         for replica in self._world.nemesis.replicas():
             process, server = replica.process, replica.server
             if process is None or server is None:
@@ -63,10 +65,24 @@ class Presence:
             is_present = session is not None and session.life == server._incarnation
             if process.hangs and is_present and steady_s > limit_s:
                 self._world.fail(Violation(RULE, f"{replica.name} hangs for {steady_s:.1f} s, and is present"))
-            if is_present or steady_s < FOUND_S or not self._is_expected(replica, machine, actor.process.host):
+            is_free = may_register and self._is_expected(replica, machine, actor.process.host)
+            if is_present or steady_s < FOUND_S or not is_free:
                 self._absent_s.pop(replica.name, None)
             elif self._world.now_s - self._absent_s.setdefault(replica.name, self._world.now_s) > limit_s:
                 self._world.fail(Violation(RULE, f"{replica.name} runs for {limit_s:.1f} s, and has not registered"))
+
+    def _has_majority(self, machine: Any, controller: str) -> bool:
+        """Whether most voters have run for a while, have disks that write, and reach the controller."""
+        world, since_s = self._world, self._world.now_s - FOUND_S
+        votes = 0
+        for voter in machine.image.voters:
+            actor = world.cluster.actors.get(f"broker-{voter}")
+            process = None if actor is None or not actor.serves else actor.process
+            if process is None or process.hangs or process.changed_s > since_s:
+                continue
+            writes = world.disks is None or world.disks.writes(process.host)
+            votes += writes and self.are_steady(process.host, controller, since_s)
+        return votes > len(machine.image.voters) // 2
 
     def _is_expected(self, replica: Actor, machine: Any, controller: str) -> bool:
         """Whether a replica runs, may find the controller, and is to be registered."""

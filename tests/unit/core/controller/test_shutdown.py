@@ -125,6 +125,19 @@ def test_the_majority_of_the_metadata_is_never_given_up() -> None:
         stop(bench, 2, force=True)
 
 
+def test_a_repeated_stop_is_refused_once_the_majority_needs_the_broker() -> None:
+    """The first one was interrupted, so that the broker's processes still run; then another voter was lost."""
+    from raylog.core.controller import VotersShown
+
+    bench = three_brokers()
+    bench.step(VotersShown(cause="test", now_ms=bench.now, voters={"1": "a", "2": "b", "3": "c"}))
+    stop(bench, 3)
+    assert stop(bench, 3) == [0, [], []]
+    bench.lose(("broker", 1))
+    with pytest.raises(StopRefused, match="only 1 of the 3 copies would run"):
+        stop(bench, 3)
+
+
 def test_new_topics_do_not_go_to_a_stopped_broker() -> None:
     bench = three_brokers()
     stop(bench, 2)

@@ -42,6 +42,8 @@ class Guard:
         self._beating: asyncio.Task[None] | None = None
         self._noted: set[str] = set()
         self._shorten_at = SHORTEN_AT
+        self._before = ""
+        """What ends a line of the note that may have been cut off, before the next one."""
 
     async def start(self, paused: Callable[[], None]) -> None:
         """Continue what an earlier life of this broker has left stopped, and start a keeper; raises OSError and others.
@@ -68,7 +70,12 @@ class Guard:
             return
         if len(self._noted) >= self._shorten_at:
             self._shorten()
-        notes.added(self._folder / keeper.NOTE, line)
+        try:
+            notes.added(self._folder / keeper.NOTE, self._before + line)
+        except OSError:
+            self._before = "\n"  # a full disk may have taken a part of the line, which would spoil the next one
+            raise
+        self._before = ""
         self._noted.add(line)
 
     def _shorten(self) -> None:

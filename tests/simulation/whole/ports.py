@@ -110,7 +110,7 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
     own = {
         "getpid": lambda: 0 if scheduler.current is None else scheduler.current.number,
         "urandom": chance.randbytes,
-        "open": files.open,
+        "open": files.open_plain,
         "close": files.close,
     }
     token_bytes = chance.randbytes
@@ -191,8 +191,14 @@ class HostFiles:
                 setattr(self, name, getattr(system, name))
 
     def open(self, path: filesystem.Place, flags: int, mode: int = 0o777) -> int:
-        """As `os.open`."""
-        descriptor: int = self._open(path, flags, mode)
+        """As `os.open`, for what goes through `raylog.storage.filesystem`."""
+        return self._owned(path, self._open(path, flags, mode))
+
+    def open_plain(self, path: filesystem.Place, flags: int, mode: int = 0o777) -> int:
+        """As `os.open`, for what calls `os` itself: never on a virtual disk, which `os.write` does not know."""
+        return self._owned(path, os.open(path, flags, mode))
+
+    def _owned(self, path: filesystem.Place, descriptor: int) -> int:
         if self._scheduler.current is not None and path != os.devnull:
             self._scheduler.current.descriptors[descriptor] = None
             self._owners[descriptor] = self._scheduler.current

@@ -1,19 +1,28 @@
-"""No shipped module in a world keeps a real clock: not by a name, an attribute of a class, or a default argument."""
+"""No shipped module in a world keeps a real clock: not by a name, an attribute of a class, or a default argument.
+
+The files that it opens by `os` are real ones, and those of `raylog.storage` are on the virtual disks.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from raylog.actors import notes
+from raylog.actors.dozing import keeper
+from raylog.storage import filesystem
+from tests.simulation.whole.cluster import folder_of
 from tests.simulation.whole.features import plan_of
-from tests.simulation.whole.plan import WHOLE
+from tests.simulation.whole.plan import DISK, WHOLE
 from tests.simulation.whole.ports import functions_of, shipped_modules
 from tests.simulation.whole.world import World
 
@@ -53,11 +62,42 @@ def left_in_a_world(root: str) -> None:
     print(json.dumps(list(real_clocks())))
 
 
-def test_a_world_leaves_no_real_clock(tmp_path: Path) -> None:
-    code = f"from tests.simulation.whole.test_ports import left_in_a_world as look; look({str(tmp_path)!r})"
+def written_on_virtual_disks(root: str) -> None:
+    """Print what is found of files that shipped code writes to a virtual disk's folder, in a process that ends."""
+    World(1, plan_of(DISK, 1, [], {}), Path(root))
+    folder = folder_of(Path(root), 1)
+    folder.mkdir(parents=True)
+    shipped_os: Any = vars(notes)["os"]
+    plain = shipped_os.open(folder / "plain", os.O_RDWR | os.O_CREAT, 0o600)
+    size = shipped_os.write(plain, b"plain"), shipped_os.fstat(plain).st_size
+    shipped_os.close(plain)
+    line = f"{os.getpid()} {keeper.started_at(os.getpid())}\n"
+    notes.written(folder / keeper.NOTE, line)
+    notes.added(folder / keeper.NOTE, line)
+    virtual = filesystem.open(folder / "virtual", os.O_RDWR | os.O_CREAT, 0o600)
+    filesystem.close(virtual)
+    continued = keeper.continue_noted(folder) == [os.getpid()] * 2
+    print(json.dumps([size, continued, sorted(os.listdir(folder)), filesystem.listdir(folder)]))
+
+
+def in_a_process(function: str, root: Path) -> Any:
+    """Return what a function of this module prints of a world; its process ends with the world."""
+    code = f"from tests.simulation.whole.test_ports import {function} as look; look({str(root)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == []
+    return json.loads(done.stdout)
+
+
+def test_a_world_leaves_no_real_clock(tmp_path: Path) -> None:
+    assert in_a_process("left_in_a_world", tmp_path) == []
+
+
+def test_what_calls_os_itself_has_real_files_besides_virtual_disks(tmp_path: Path) -> None:
+    size, continued, real, virtual = in_a_process("written_on_virtual_disks", tmp_path)
+    assert size == [5, 5]
+    assert continued, "the keeper does not find what its broker has noted"
+    assert real == [keeper.NOTE, "plain"]
+    assert virtual == ["virtual"]
 
 
 def test_outside_of_a_world_there_are_real_clocks_of_each_kind() -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,43 @@ def test_a_broker_that_starts_continues_what_an_earlier_life_has_left(tmp_path: 
     finally:
         process.kill()
         process.wait(30)
+
+
+@contextmanager
+def room_for(size: int) -> Iterator[None]:
+    """Have files take no more than so many bytes, as a disk that fills up: what no longer fits is cut off."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_line_that_a_full_disk_cuts_off_spoils_no_later_one(tmp_path: Path) -> None:
+    processes = [sleeper(), sleeper()]
+    pids = [process.pid for process in processes]
+
+    async def run() -> None:
+        guard, note = Guard(tmp_path), tmp_path / keeper.NOTE
+        await guard.start(lambda: None)
+        try:
+            guard.note(pids[0])
+            size = note.stat().st_size + 3
+            for _ in range(2):
+                with room_for(size), pytest.raises(OSError, match="too large"):
+                    guard.note(pids[1])
+            guard.note(pids[1])
+            assert keeper.continue_noted(tmp_path) == pids
+        finally:
+            await guard.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait(30)
 
 
 def test_without_a_keeper_nothing_is_stopped(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ async def turns() -> None:
 
 
 @pytest.mark.parametrize("order", ["none", "key"])
-def test_what_a_member_holds_below_the_start_keeps_no_one_busy(order: str) -> None:
+def test_what_a_member_holds_below_the_start_does_not_keep_a_queue_busy(order: str) -> None:
     async def story() -> None:
         bench = Bench(**{"queue.order": order, "queue.lock.ms": "60000"})
         await bench.queue.load()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.client.producer.scheduling import Scheduling
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.scheduling.lanes import Lane
@@ -52,5 +53,16 @@ MENDED_BUGS: Final = (
         ("W9", "W70"),
         "topic-created-again",
         "delays",
+    ),
+    Bug(
+        "a broker leaves running what it requested in an earlier life",
+        ReplicaSupervisor,
+        "_find_leftovers",
+        Edit("self._due |= leftovers", "return").of,
+        ("W9",),
+        30_050,
+        EVERYTHING,
+        30_050,
+        ("topic-created-again", "settings"),
     ),
 )

@@ -54,15 +54,20 @@ MENDED_BUGS: Final = (
         "topic-created-again",
         "delays",
     ),
-    Bug(
-        "a broker leaves running what it requested in an earlier life",
+    _bug(
+        "a broker leaves the processes of deleted topics",
         ReplicaSupervisor,
-        "_find_leftovers",
-        Edit("self._due |= leftovers", "return").of,
+        "_compare",
+        Edit("self._work(name, self._end(name))", "pass").of,
         ("W9",),
-        30_050,
-        EVERYTHING,
-        30_050,
-        ("topic-created-again", "settings"),
+        "topic-created-again",
+    ),
+    _bug(
+        "a broker leaves the folders of deleted topics",
+        ReplicaSupervisor,
+        "_end",
+        Edit("if not self._holds(spec, await self._newest.get()):", "if False:").of,
+        ("W9",),
+        "topic-created-again",
     ),
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
+from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 NAMESPACE: Final = "raylog"
@@ -32,6 +34,8 @@ REPLICA_PREFIX: Final = "replica:"
 SPARE_PREFIX: Final = "replica:spare:"
 """Begins the names of spare replicas; no topic's replica has such a name, because a partition's number is missing."""
 
+_REPLICA: Final = re.compile(r"replica:(?P<topic>[^:]+)-(?P<partition>[0-9]+):broker-[0-9]+:[^:]*")
+
 MAKERS_NAMESPACE: Final = "raylog-makers"
 """Ray namespace of the processes that make replicas: they belong to their brokers, and are no part of the cluster."""
 MAKER_PREFIX: Final = "raylog-maker-"
@@ -51,6 +55,12 @@ def node_broker_name(node_id: str) -> str:
 def replica_name(topic: str, partition: int, broker: int, topic_id: str) -> str:
     """Return the actor name of a partition replica; the topic id keeps a re-created topic apart from its namesake."""
     return f"replica:{topic}-{partition}:broker-{broker}:{topic_id[:8]}"
+
+
+def partition_of_replica(name: str) -> TopicPartition | None:
+    """Return the partition in the actor name of a replica; None = it is the name of another actor."""
+    found = _REPLICA.fullmatch(name)
+    return None if found is None else TopicPartition(found["topic"], int(found["partition"]))
 
 
 def spare_prefix(broker: int) -> str:

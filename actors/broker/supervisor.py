@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
 from raylog.actors.broker.newest import NewestImage
 from raylog.actors.broker.set_aside import clear_half_deleted, clear_replaced, remove_partition_folder, topic_id_of
-from raylog.actors.broker.wanted import WantedReplicas, holds, name_of
+from raylog.actors.broker.wanted import WantedReplicas, holds, replica_named
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.naming import replica_name
+from raylog.actors.naming import partition_of_replica, replica_name
 from raylog.actors.settings import REPLICA_KEYS
 from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
@@ -81,8 +81,8 @@ class ReplicaSupervisor:
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
         self._may_run: set[str] = set()
-        """Names that were wanted, and not ended since. A process may run that is not in ``_started``: Ray started it
-        again after its node was away, or a start failed halfway."""
+        """Names that may have a process, and were not ended since. One that is not in ``_started`` may run: an earlier
+        life of this broker requested it, Ray started it again after its node was away, or a start failed halfway."""
         self._sent: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._due: set[str] = set()
@@ -128,7 +128,8 @@ class ReplicaSupervisor:
         touched, self._touched = self._touched, Touched()
         found = self._wanted.update(image, touched)
         self._due |= found
-        self._may_run |= found & self._wanted.by_name.keys()
+        if not image.is_stopped(BrokerId(self._broker)):
+            self._may_run |= found & self._wanted.by_name.keys()
         if touched.everything:
             self._due |= self._started.keys() | self._wanted.by_name.keys()
         if self._sweeps is not None:
@@ -146,7 +147,7 @@ class ReplicaSupervisor:
             await asyncio.to_thread(clear_replaced, self._spec.folder, image.deleted_topics)
             await asyncio.to_thread(clear_half_deleted, self._spec.folder)
             if topics is None:
-                await self._end_leftovers(image)
+                await self._find_leftovers(image)
             # What is being started is ended with its folder once it has started, see _start.
             busy = frozenset(self._busy)
             doomed = await asyncio.to_thread(self._doomed, topics, image, busy)
@@ -160,12 +161,17 @@ class ReplicaSupervisor:
             self._sweeps = None if topics is None else self._sweeps | topics
             logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
 
-    async def _end_leftovers(self, image: MetadataImage) -> None:
-        """End the processes of replicas that fell asleep while this broker was away."""
+    async def _find_leftovers(self, image: MetadataImage) -> None:
+        """Look at the processes that an earlier life of this broker left or requested, and that are not wanted.
+
+        Their partitions fell asleep, moved elsewhere or were deleted while this broker was away. The metadata that it
+        has may have none of them, and its directory no folder: a process may begin long after its request.
+        """
         running = set(await self._factory.living(self._broker))
-        asleep = {name_of(state, self._broker) for state in image.partitions() if state.asleep is not None}
-        for name in running & asleep:
-            await self._factory.end(name)
+        wanted = () if image.is_stopped(BrokerId(self._broker)) else self._wanted.by_name
+        leftovers = running.difference(wanted, self._started, self._busy)
+        self._may_run |= leftovers
+        self._due |= leftovers
 
     def _doomed(
         self, topics: Collection[str] | None, image: MetadataImage, busy: Collection[str]
@@ -198,7 +204,7 @@ class ReplicaSupervisor:
             if found is None or is_stopped:
                 if name in self._started:
                     self._work(name, self._end(name))
-                elif found is None and name in self._may_run:
+                elif name in self._may_run:
                     self._work(name, self._end_unknown(name))
                 continue
             spec = self._wanted.spec(name)
@@ -231,8 +237,16 @@ class ReplicaSupervisor:
         self._may_run.discard(name)
 
     async def _end_unknown(self, name: str) -> None:
-        """End a replica that this supervisor has not started, and that was wanted until now."""
-        await self._factory.end(name)
+        """End a replica that this supervisor has not started, unless newer metadata than the local have it running.
+
+        The folder that it may have made goes where its partition is not held here: any look for folders came before.
+        """
+        newest, partition = await self._newest.get(), partition_of_replica(name)
+        state = replica_named(newest, name, self._broker)
+        if state is None or state.asleep is not None or newest.is_stopped(BrokerId(self._broker)):
+            await self._factory.end(name)
+        if state is None and partition is not None and self._sweeps is not None:
+            self._sweeps.add(partition.topic)
         self._may_run.discard(name)
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
-from raylog.actors.naming import replica_name
+from raylog.actors.naming import partition_of_replica, replica_name
 from raylog.actors.settings import catch_up_rate
 from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
@@ -103,6 +103,14 @@ class WantedReplicas:
 def name_of(state: PartitionState, broker: int) -> str:
     """Return the name of the replica that a broker has of a partition."""
     return replica_name(state.partition.topic, state.partition.partition, broker, state.topic_id)
+
+
+def replica_named(image: MetadataImage, name: str, broker: int) -> PartitionState | None:
+    """Return the partition that a broker has in the replica of this name, by the metadata; None = there is none."""
+    partition = partition_of_replica(name)
+    state = None if partition is None else image.partition(partition)
+    is_held = state is not None and state.place(BrokerId(broker)) is not None and name_of(state, broker) == name
+    return state if is_held else None
 
 
 def holds(image: MetadataImage, topic: str, partition: int, topic_id: str, broker: int) -> bool:

@@ -144,7 +144,7 @@ class SpareReplicas:
     async def _load(self) -> None:
         """Read the notes of the broker's earlier incarnations, once, and remove those that no longer hold.
 
-        A replica without a folder never began, so no component would end its process if its topic is deleted by now.
+        A replica without a folder never began: its process is ended, and it gets another one where it is wanted.
         """
         async with self._loading:
             if self._loaded:

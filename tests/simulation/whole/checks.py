@@ -20,6 +20,7 @@ from tests.simulation.whole.compaction.clients import TableReader
 from tests.simulation.whole.compaction.leftovers import dirty_table
 from tests.simulation.whole.expiries import ExpiriesFinish
 from tests.simulation.whole.forwarding.clients import send_the_rest_on
+from tests.simulation.whole.leftovers import leftover
 from tests.simulation.whole.moves_asleep import SleepersMove
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.whole.queues.leaders import queues_of
@@ -88,6 +89,7 @@ class Finish:
         # Late retries and checks take minutes, after which a topic that no client reads sleeps.
         await self._until("every partition stays awake", lambda: self._keep_awake(admin))
         await self._until("the replicas are the same", self._replicas_differ)
+        await self._until("nothing is left of what is not wanted", self._has_leftovers)
         await self._until("brokers vouch for all replicas", self._are_alone)
         await self._check_topics(admin)
         ends = await self._read_everything()
@@ -203,6 +205,9 @@ class Finish:
 
     async def _replicas_differ(self) -> str:
         return self._world.observer.final_difference()
+
+    async def _has_leftovers(self) -> str:
+        return leftover(self._world)
 
     async def _are_alone(self) -> str:
         return self._world.observer.presence.alone()

@@ -86,8 +86,13 @@ class Observer:
         state = self._state(at)
         if state is None or self._world.elected_s.get(str(at), 0.0) >= sent_s:
             return  # a replica took another role meanwhile, and may have cut the record off
-        ends = [durable_end(runner) for runner in self._last_logs(state) if runner is not None]
-        if len(ends) == len(state.replicas) and max(ends) < end:
+        logs = self._last_logs(state)
+        if None in logs:
+            return
+        # A leader that a reassignment has removed acknowledges until it learns of that: the record is on its disk, and
+        # acks=1 promises no other copy.
+        ends = [durable_end(runner) for runner in [*logs, *self._removed_logs(state)]]
+        if max(ends) < end:
             raise Violation("W17", f"{what}, and no replica of {at} has it on its disk: {ends}")
 
     def _is_of_present_epoch(self, state: PartitionState, end: int) -> bool:
@@ -101,6 +106,12 @@ class Observer:
         """Return the runner of each replica's last life; None = not known."""
         actors = [self._actor(state, broker) for broker in state.replicas]
         return [None if actor is None or actor.server is None else actor.server._runner for actor in actors]
+
+    def _removed_logs(self, state: PartitionState) -> list[Any]:
+        """Return the runner of the last life of each replica that a partition has had on brokers that have none now."""
+        others = [broker for broker in range(1, self._world.cluster.brokers + 1) if broker not in state.replicas]
+        servers = [self._last_server(state, broker) for broker in others]
+        return [server._runner for server in servers if server is not None and server._runner is not None]
 
     def _check_members(self, state: PartitionState, end: int, what: str) -> None:
         """Every running member of the ISR and every eligible replica has the committed records on its disk."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.client.producer.scheduling import Scheduling
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.scheduling.lanes import Lane
@@ -52,5 +53,21 @@ MENDED_BUGS: Final = (
         ("W9", "W70"),
         "topic-created-again",
         "delays",
+    ),
+    _bug(
+        "a broker leaves the processes of deleted topics",
+        ReplicaSupervisor,
+        "_compare",
+        Edit("self._work(name, self._end(name))", "pass").of,
+        ("W9",),
+        "topic-created-again",
+    ),
+    _bug(
+        "a broker leaves the folders of deleted topics",
+        ReplicaSupervisor,
+        "_end",
+        Edit("if not self._holds(spec, await self._newest.get()):", "if False:").of,
+        ("W9",),
+        "topic-created-again",
     ),
 )

@@ -44,6 +44,8 @@ class Workshop:
         self.left_over: set[str] = set()
         """Actors of an earlier life of the broker."""
         self.ended: list[str] = []
+        self.queries = 0
+        """Of the controller."""
 
     def _maybe_fail(self) -> None:
         self.calls += 1
@@ -69,7 +71,7 @@ class Workshop:
         self.ended.append(name)
         self.left_over.discard(name)
         for key, spec in list(self.running.items()):
-            if f"{spec.topic}-{spec.partition}:" in name:
+            if replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id) == name:
                 del self.running[key]
 
 
@@ -86,6 +88,7 @@ def play(
         spec = BrokerSpec(broker=1, folder=root, secret=b"s" * 16, cluster_id="c", node_id="n")
 
         async def newest() -> MetadataImage:
+            factory.queries += 1
             return factory.newest or image
 
         supervisor = ReplicaSupervisor(spec, 1, factory, newest)
@@ -305,6 +308,84 @@ def test_what_an_earlier_life_of_the_broker_left_running_asleep_is_ended(tmp_pat
         assert set(factory.ended) == {named(0)}, "what is awake runs on, and another broker's is left alone"
 
     play(tmp_path, story, partitions=2)
+
+
+def test_what_an_earlier_life_requested_ends_where_its_topic_was_deleted(tmp_path: Path) -> None:
+    """Its process begins behind the deletion, and no folder of it is there when the broker starts."""
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        elsewhere = replica_name("t", 0, 2, TOPIC_ID)
+        factory.left_over = {named(0), elsewhere}
+        factory.failures = 1
+        image.apply(TopicDeleted(topic_id=TOPIC_ID, topic="t"))
+        image.apply(TopicCreated(topic_id="b" * 32, topic="t", config={}, partitions=((BrokerId(1),),)))
+        supervisor.reconcile(image)
+        await eventually(lambda: factory.left_over == {elsewhere})
+        assert [spec.topic_id for spec in factory.running.values()] == ["b" * 32]
+        assert factory.ended == [named(0)], "its namesake runs, and another broker's is left alone"
+
+    play(tmp_path, story)
+
+
+def test_a_folder_that_such_a_process_has_made_is_removed_with_it(tmp_path: Path) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        end = factory.end
+        factory.left_over = {named(0)}
+
+        async def late(name: str) -> None:
+            folder_of(tmp_path)  # it opens its log behind the look for folders, and before it ends
+            await end(name)
+
+        with mock.patch.object(factory, "end", late):
+            supervisor.reconcile(image, changed(image, TopicDeleted(topic_id=TOPIC_ID, topic="t")))
+            await eventually(lambda: factory.ended == [named(0)])
+        await eventually(lambda: not (tmp_path / "t-0").exists())
+
+    play(tmp_path, story)
+
+
+def test_what_an_earlier_life_left_ends_where_it_was_moved_away(tmp_path: Path) -> None:
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        factory.left_over = {named(0), named(1)}
+        supervisor.reconcile(image)
+        await eventually(lambda: factory.ended == [named(0)] and set(factory.running) == {"t1"})
+
+    play(tmp_path, story, assignment=((BrokerId(2),), (BrokerId(1),)))
+
+
+def test_what_an_earlier_life_left_of_a_stopped_broker_is_ended(tmp_path: Path) -> None:
+    """The broker died amid its own stop."""
+    folder = folder_of(tmp_path)
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        me = BrokerId(1)
+        factory.left_over = {named(0)}
+        image.apply(
+            BrokerRegistered(broker=me, incarnation=Incarnation(1), node_id="n", host="h", port=1, directory_id="d")
+        )
+        image.apply(BrokerStopped(broker=me))
+        supervisor.reconcile(image)
+        await eventually(lambda: factory.ended == [named(0)])
+        assert folder.exists()
+        image.apply(BrokerResumed(broker=me))
+        supervisor.reconcile(image)
+        await eventually(lambda: set(factory.running) == {"t0"})
+
+    play(tmp_path, story)
+
+
+def test_what_an_earlier_life_left_runs_on_where_newer_metadata_have_it(tmp_path: Path) -> None:
+    """The broker's metadata are late: they do not have the topic yet."""
+
+    async def story(factory: Workshop, supervisor: ReplicaSupervisor, image: MetadataImage) -> None:
+        factory.left_over, factory.newest = {named(0)}, image
+        supervisor.reconcile(MetadataImage())
+        await eventually(lambda: factory.queries > 0)
+        supervisor.reconcile(image)
+        await eventually(lambda: set(factory.running) == {"t0"})
+        assert not factory.ended
+
+    play(tmp_path, story)
 
 
 def test_what_ray_started_again_ends_when_it_falls_asleep_at_once(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
-from raylog.actors.broker.wanted import WantedReplicas, holds, name_of
+from raylog.actors.broker.wanted import WantedReplicas, holds, name_of, replica_named
+from raylog.actors.naming import broker_name, partition_of_replica, replica_name
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed
 from raylog.core.metadata.records import (
@@ -154,3 +155,24 @@ def test_a_move_that_waits_in_its_sleep_brings_no_replica() -> None:
     assert stage.spec(2).catch_up_bytes_per_s == 1_000
     stage.put(3, **moving, asleep=None)
     assert (stage.spec(2).catch_up_bytes_per_s, stage.spec(3).catch_up_bytes_per_s) == (500, 500)
+
+
+@pytest.mark.parametrize("topic", ["t", "t-1", "a.b_c-0-12", "__consumer_offsets"])
+def test_the_name_of_a_replica_has_its_partition(topic: str) -> None:
+    assert partition_of_replica(replica_name(topic, 7, 12, ID)) == TopicPartition(topic, 7)
+
+
+@pytest.mark.parametrize("name", [broker_name(1), "replica:spare:broker-1:0a1b", "replica:t:broker-1:0a1b"])
+def test_the_names_of_other_actors_have_none(name: str) -> None:
+    assert partition_of_replica(name) is None
+    assert replica_named(MetadataImage(), name, 1) is None
+
+
+def test_a_replica_is_found_by_its_name_awake_or_asleep_where_it_is() -> None:
+    stage = Stage(PartitionsBornAsleep(topic="t", first=0, end=1))
+    image = stage.image
+    assert [replica_named(image, stage.name(number), 1) for number in (0, 1)] == [stage.state(0), stage.state(1)]
+    assert replica_named(image, stage.name(3), 1) is None, "it is on broker 2 alone"
+    assert replica_named(image, name_of(stage.state(1), 2), 1) is None, "it is another broker's"
+    assert replica_named(image, replica_name("t", 1, 1, "b" * 32), 1) is None, "it is another topic of this name"
+    assert replica_named(image, replica_name("u", 1, 1, ID), 1) is None

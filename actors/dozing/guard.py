@@ -46,12 +46,12 @@ class Guard:
         """What ends a line of the note that may have been cut off, before the next one."""
 
     async def start(self, paused: Callable[[], None]) -> None:
-        """Continue what an earlier life of this broker has left stopped, and start a keeper; raises OSError and others.
+        """Continue what an earlier life of this broker has left stopped, and start a keeper, or try again soon.
 
         ``paused`` is called when the keeper may have continued processes, or is there no more.
         """
         self._paused = paused
-        await asyncio.to_thread(self._begin)
+        await self._try_to_begin()
         self._beating = asyncio.create_task(self._beat(), name="beats to the keeper")
 
     async def stop(self) -> None:
@@ -115,17 +115,21 @@ class Guard:
             if now_ms - last_ms >= self.silent_ms:
                 self._paused()
             last_ms = now_ms
-            try:
-                if self._pipe is None:
-                    await asyncio.to_thread(self._begin)
-                elif not self._show():
-                    self._leave()
-                    self._paused()
-            except (OSError, subprocess.SubprocessError) as error:
-                logger.warning("the keeper of %s does not start, no replica is stopped: %s", self._folder, error)
+            if self._pipe is None:
+                await self._try_to_begin()
+            elif not self._show():
+                self._leave()
+                self._paused()
             await asyncio.sleep(RESTART_S if self._pipe is None else self.silent_ms / BEATS / 1000)
             if self._pipe is None:
                 last_ms = monotonic_ms()
+
+    async def _try_to_begin(self) -> None:
+        """Begin, unless the disk is full, say, or the machine too slow for now: `_beat` tries again."""
+        try:
+            await asyncio.to_thread(self._begin)
+        except (OSError, subprocess.SubprocessError) as error:
+            logger.warning("the keeper of %s does not start, no replica is stopped: %s", self._folder, error)
 
     def _show(self) -> bool:
         """Show the keeper that this broker runs; returns whether there is one."""

@@ -217,6 +217,32 @@ def test_a_line_that_a_full_disk_cuts_off_spoils_no_later_one(tmp_path: Path) ->
             process.wait(30)
 
 
+def test_a_keeper_that_does_not_start_is_started_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that is full when the broker starts."""
+    monkeypatch.setattr("raylog.actors.dozing.guard.RESTART_S", 0.02)
+    process = sleeper()
+
+    async def run() -> None:
+        guard, note = Guard(tmp_path), tmp_path / keeper.NOTE
+        note.mkdir()
+        await guard.start(lambda: None)
+        try:
+            with pytest.raises(OSError, match="no keeper"):
+                guard.note(process.pid)
+            note.rmdir()
+            await eventually(lambda: guard._pipe is not None, 30, "the keeper has started")
+            guard.note(process.pid)
+            assert keeper.continue_noted(tmp_path) == [process.pid]
+        finally:
+            await guard.stop()
+
+    try:
+        asyncio.run(run())
+    finally:
+        process.kill()
+        process.wait(30)
+
+
 def test_without_a_keeper_nothing_is_stopped(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no keeper"):
         Guard(tmp_path).note(os.getpid())

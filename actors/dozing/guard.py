@@ -125,7 +125,7 @@ class Guard:
                 last_ms = monotonic_ms()
 
     async def _try_to_begin(self) -> None:
-        """Begin, unless the disk is full, say, or the machine too slow for now: `_beat` tries again."""
+        """Begin. Where that fails, as on a full disk or a machine that is too slow, `_beat` tries again."""
         try:
             await asyncio.to_thread(self._begin)
         except (OSError, subprocess.SubprocessError) as error:

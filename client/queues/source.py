@@ -294,7 +294,9 @@ class QueueSource:
         unopened: set[int] = set()
         place, rows = 0, reply.ranges
         failure: RaylogError | None = None
+        span = range(0)
         for position, header in iter_headers(payload):
+            span = range(span.start if span else header.base_offset, header.next_offset)
             batch = FetchedBatch(payload, position, header)
             while place < len(rows) and rows[place].end <= header.base_offset:
                 place += 1
@@ -324,7 +326,7 @@ class QueueSource:
         found = {message.record.offset: message for message in messages}
         refused = failure.details.get("offset") if failure is not None else None
         if len(found) < sum(row.end - row.first for row in rows):
-            self._settled += gap_verdicts(rows, found.keys() | unopened, failure, refused)
+            self._settled += gap_verdicts(rows, found.keys() | unopened, span, failure, refused)
             self._woken.set()
         self._leases.take_in(messages)
         self._engine.buffer.put(self.partition, messages)

@@ -50,15 +50,21 @@ def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
 
 
 def gap_verdicts(
-    rows: Sequence[QueueRange], found: Container[int], failure: RaylogError | None, refused: object
+    rows: Sequence[QueueRange], found: Container[int], span: range, failure: RaylogError | None, refused: object
 ) -> Iterator[Settled]:
-    """Say of each offset without a message why there is none: no record, or one that cannot be deserialized."""
+    """Say of each offset without a message why there is none: no record, or one that cannot be deserialized.
+
+    ``span``: from the first to the last offset of the batches that came. Of what lies outside nothing is known: it is
+    to be handed out again.
+    """
     for row in rows:
         for offset in range(row.first, row.end):
             if offset in found:
                 continue
             hand = row.count, row.lease
-            if failure is None or (isinstance(refused, int) and offset < refused):
+            if offset not in span:
+                yield offset, hand, ev.RETURN, DAMAGED_RETRY_MS, "its batch did not come with it"
+            elif failure is None or (isinstance(refused, int) and offset < refused):
                 yield offset, hand, ev.GAP, -1, ""
             elif offset == refused:
                 yield offset, hand, ev.REJECT, -1, failure.message

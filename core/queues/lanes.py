@@ -70,14 +70,15 @@ class Lanes:
             heappop(self._ready)
         return None
 
-    def take(self, end: int, limit: int, reach: int) -> list[tuple[int, int]]:
+    def take(self, start: int, end: int, limit: int, reach: int) -> list[tuple[int, int]]:
         """Lock the next records below ``end``, lane by lane, at most ``limit``; returns their (offset, offset + 1).
 
-        A lane gives what lies less than ``reach`` behind its first one: whole batches go to the member, and records
-        that lie apart bring many along that are others'.
+        None where a record below ``start`` is ready: what a member gets was read from there on. A lane gives what lies
+        less than ``reach`` behind its first one: whole batches go to the member, and records that lie apart bring many
+        along that are others'.
         """
         found: list[tuple[int, int]] = []
-        while len(found) < limit and (first := self.first_ready()) is not None and first < end:
+        while len(found) < limit and (first := self.first_ready()) is not None and start <= first < end:
             _, key = heappop(self._ready)
             lane = self._lanes[key]
             stop = min(end, first + reach)

@@ -319,7 +319,7 @@ class QueueMachine:
         if lanes is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.end, left, REACH * left)
+        taken = lanes.take(event.first, event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
             if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):

@@ -116,8 +116,9 @@ class Worked(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ what happens
 
-    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 10))
-    def fetch(self, member: str, most: int) -> None:
+    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 10), read_ms=st.sampled_from((0, 0, 10, 1_000, 10_000)))
+    def fetch(self, member: str, most: int, read_ms: int) -> None:
+        """`read_ms`: how long the leader reads what is to be handed out: waits and locks may end meanwhile."""
         scan = self.machine.next_scan(RECORDS)
         if scan is not None and self.machine.next_offset(RECORDS) is None:
             end = min(RECORDS, scan + 9)
@@ -129,6 +130,7 @@ class Worked(RuleBasedStateMachine):
             return
         end = min(RECORDS, first + 15)
         gaps = [(max(low, first), min(high, end)) for low, high in self.gaps if low < end and high > first]
+        self.now += read_ms
         effects = self.feed(
             ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most, gaps=gaps
         )
@@ -318,7 +320,7 @@ class Worked(RuleBasedStateMachine):
         for _ in range(400):
             self.time_passes(21_000 + 10_000)
             self.settle()
-            self.fetch(MEMBERS[0], 10)
+            self.fetch(MEMBERS[0], 10, 0)
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
                 verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
                 self.feed(ev.Acknowledged, request=self.number(), member=MEMBERS[0], verdicts=[verdict])
@@ -384,7 +386,7 @@ class WorkedRetryTopicByKey(WorkedRetryTopic, WorkedByKey):
 
 
 Worked.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
-WorkedByKey.TestCase.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+WorkedByKey.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 WorkedDropping.TestCase.settings = settings(max_examples=40, stateful_step_count=60, deadline=None)
 TestWorked = Worked.TestCase
 TestWorkedDropping = WorkedDropping.TestCase

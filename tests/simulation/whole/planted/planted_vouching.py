@@ -65,11 +65,11 @@ def _over_or_not(original: Callable[..., list[int]]) -> Callable[..., list[int]]
 
 
 VOUCHING_BUGS: Final = (
-    Bug("a broker vouches for a replica that hangs", Voucher, "look", _all_beat, ("W22",)),
-    Bug("a replica relies on a broker that died", beating, "is_vouched_for", _at_any_time, ("W22",)),
+    Bug("a broker vouches for a replica that hangs", Voucher, "look", _all_beat, ("W22",), 50),
+    Bug("a replica relies on a broker that died", beating, "is_vouched_for", _at_any_time, ("W22",), 14),
     Bug("a replica that hangs is watched no more", Sessions, "_withdraw", _none_to_watch, ("W22", "W10")),
-    Bug("a broker that hangs fences its replicas", Sessions, "_withdraw", _by_broker_alone, ("W22",)),
-    Bug("absent replicas are not sent back", Sessions, "absent", _all_present, ("W22",), 20),
+    Bug("a broker that hangs fences its replicas", Sessions, "_withdraw", _by_broker_alone, ("W22",), 18),
+    Bug("absent replicas are not sent back", Sessions, "absent", _all_present, ("W22",), profile=SLEEPERS),
     Bug("a session that is over is confirmed", Sessions, "absent", _over_or_not, ("W22",), profile=SLEEPERS),
     Bug("a statement is forgotten", Sessions, "stated", _no_old_statement, ("W22",)),
 )

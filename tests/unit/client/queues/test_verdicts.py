@@ -7,9 +7,9 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.queues.verdicts import Settled, is_unasked, taken_verdicts
+from raylog.client.queues.verdicts import DAMAGED_RETRY_MS, Settled, gap_verdicts, is_unasked, taken_verdicts
 from raylog.core.queues import events as ev
-from raylog.protocol.queues import QueueFailure
+from raylog.protocol.queues import QueueFailure, QueueRange
 
 rows = st.lists(
     st.tuples(
@@ -60,3 +60,15 @@ def test_a_stale_renewal_does_not_answer_for_an_acknowledgement() -> None:
     assert is_unasked(QueueFailure(22, 23, 1, "", 1, 5), found)
     assert not is_unasked(QueueFailure(22, 23, 1, "", 2, 6), found)
     assert is_unasked(QueueFailure(23, 24, 1, "", 1, 5), found)
+
+
+def test_a_record_whose_batch_did_not_come_is_handed_out_again() -> None:
+    """Nothing is known of it: it is no gap, which would finish it."""
+    rows = [QueueRange(3, 8, 1, 7)]
+    found = list(gap_verdicts(rows, {5}, range(5, 7), None, None))
+    assert [(offset, kind, delay_ms) for offset, _, kind, delay_ms, _ in found] == [
+        (3, ev.RETURN, DAMAGED_RETRY_MS),
+        (4, ev.RETURN, DAMAGED_RETRY_MS),
+        (6, ev.GAP, -1),
+        (7, ev.RETURN, DAMAGED_RETRY_MS),
+    ]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
+from raylog.actors.queues.created import create_as_source, source_of
 from raylog.actors.queues.letters import LIMIT, PAUSE_MAX_S, PAUSE_S, limit_for_copies
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.refusals import is_refusal, is_replaced
@@ -17,7 +18,6 @@ from raylog.core.errors import (
     LeaderNotAvailable,
     RaylogError,
     RecordTooLarge,
-    TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
@@ -29,9 +29,7 @@ from raylog.core.scheduling import envelope
 from raylog.core.scheduling.envelope import Envelope
 from raylog.protocol.admin import (
     ALTER_TOPIC_CONFIG,
-    CREATE_TOPIC,
     AlterTopicConfigRequest,
-    CreateTopicRequest,
 )
 from raylog.protocol.broker import MetadataTopic
 from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequest
@@ -223,13 +221,8 @@ class CopySender:
     async def _create(self, topic: str) -> None:
         """Create a retry topic with as many partitions, the same settings of queues, room, and no limit to age."""
         host = self._host
-        row = (await host.metadata([host.partition.topic])).topics[0]
+        row = await source_of(host)
         kept = {name: value for name, value in host.config.items() if name in DEFAULTS}
         aged = {"retention.ms": "-1", "retention.bytes": "-1"}
         config = {**kept, **aged, LIMIT: self._limit(), OF: host.partition.topic}
-        replicas = len(row.partitions[0].replicas) if row.partitions else -1
-        request = CreateTopicRequest(topic, max(1, len(row.partitions)), replicas, None, config, False, 0)
-        try:
-            await host.call_controller(CREATE_TOPIC.name, request)
-        except TopicAlreadyExists:
-            pass  # another partition's leader was faster
+        await create_as_source(host, row, topic, max(1, len(row.partitions)), config)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
+from raylog.actors.queues.created import CLUSTER_DEFAULT, create_as_source, source_of
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason, dead_headers, may_hop
@@ -16,14 +17,12 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RaylogError,
     RecordTooLarge,
-    TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, without
 from raylog.core.queues.records import LetterBox
-from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.storage.batch.header import LASTING_PRODUCERS, PLAIN
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
@@ -117,13 +116,10 @@ class LetterSender:
         return ev.LetterBoxFound(cause="found", now_ms=host.now_ms(), topic=topic, box=box)
 
     async def _create(self, topic: str) -> None:
-        """Create the topic with the cluster's defaults, no limit to the age of its records, and room for each."""
-        config = {"retention.ms": "-1", LIMIT: limit_for_copies(self._host.config)}
-        request = CreateTopicRequest(topic, -1, -1, None, config, False, 0)
-        try:
-            await self._host.call_controller(CREATE_TOPIC.name, request)
-        except TopicAlreadyExists:
-            pass  # another partition's leader was faster
+        """Create the topic with no limit to the age of its records, room for each, and this topic's replicas."""
+        host = self._host
+        config = {"retention.ms": "-1", LIMIT: limit_for_copies(host.config)}
+        await create_as_source(host, await source_of(host), topic, CLUSTER_DEFAULT, config)
 
     def _nowhere(self, topic: str, *, is_missing: bool) -> ev.LetterBoxFound:
         return ev.LetterBoxFound(

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from raylog.client.consumer.consumer import Consumer
     from raylog.client.types import Record
 
+ENDS = (signal.SIGTERM, signal.SIGHUP)
+"""A service manager ends a consumer, or its terminal closes: it commits and leaves its group then, as at Ctrl-C."""
 POLL_MS = 200
 POLL_RECORDS = 5_000
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -98,8 +100,10 @@ def consume(
 
     from raylog.client.consumer.consumer import Consumer
 
-    # A service manager ends a consumer with SIGTERM: it leaves its group then, as at Ctrl-C.
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = {number: signal.getsignal(number) for number in ENDS}
+    for number in ENDS:
+        if before[number] is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, signal.default_int_handler)
     count = 0
     try:
         with Consumer(**target.client_arguments(config)) as consumer:
@@ -109,7 +113,8 @@ def consume(
     except KeyboardInterrupt:
         pass  # this is how a person ends it
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number in ENDS:
+            signal.signal(number, before[number])
     click.echo(f"{count} {'record' if count == 1 else 'records'} read.", err=True)
 
 

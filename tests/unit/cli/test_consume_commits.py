@@ -1,15 +1,21 @@
 """`raylog consume --group` commits what it has written and flushed, and nothing else."""
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 
 from raylog.cli.records import consume
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer.producer import Producer
 from raylog.core.ids import TopicPartition
 from tests.unit.cli.support import Outcome, raylog
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
+from tests.unit.style.sources import ROOT
 
 HERE = TopicPartition("t", 0)
 
@@ -53,3 +59,29 @@ def test_what_was_not_flushed_is_not_committed(
     monkeypatch.undo()
     assert len(run(cluster, "--timeout-ms", "500").out.splitlines()) == 12
     assert committed(cluster) == 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_that_ends_it_commits_what_was_written(cluster: ToyCluster, number: signal.Signals) -> None:
+    """Ctrl-C, a service manager, a terminal that closes."""
+    given = ["consume", "--topic", "t", "--group", "g", "--from-beginning", "--bootstrap", cluster.bootstrap]
+    program = "from raylog.cli.app import cli; cli()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program, *given],
+        env={**os.environ, "RAYLOG_SECRET": SECRET.hex()},
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert len([process.stdout.readline() for _ in range(20)]) == 20
+            with Producer(**cluster.options) as producer:
+                producer.send("t", b"the next").result(30)
+            assert process.stdout.readline() == b"the next\n"  # so the twenty before are behind it
+            process.send_signal(number)
+            assert process.wait(30) == 0
+        finally:
+            process.kill()
+    assert committed(cluster) in (20, 21)

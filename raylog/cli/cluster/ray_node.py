@@ -20,15 +20,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raylog.cli.complaints import NO_CLUSTER
 from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.launch.private_files import keep_ray_token_private, open_private, write_private
 from raylog.launch.ray_note import noted_address, process_began
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 DISK_FULL_BYTES: Final = 1 << 20
 STATE_FILE: Final = "ray.json"
@@ -70,7 +73,7 @@ def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
     """Start a Ray head that outlives this process, and record it. Raises StartFailed, and leaves nothing behind."""
     log_path = data_dir / LOG_FILE
     _ensure_token()
-    command = [sys.executable, "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
+    command = [sys.executable, "-P", "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
     command += [f"--include-dashboard={str(dashboard).lower()}", "--disable-usage-stats"]
     with open_private(log_path) as log:  # the node's address is read from it
         process = subprocess.Popen(
@@ -131,7 +134,7 @@ def _node_environment() -> dict[str, str]:
 def _ensure_token() -> None:
     """Have Ray make the token that protects its ports, as `ray.init()` does; `ray start` does not."""
     if not os.environ.get("RAY_AUTH_MODE") and not _has_token():
-        command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+        command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
         # It prints the token: not shown.
         subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)
     keep_ray_token_private()
@@ -193,7 +196,13 @@ def join(address: str | None, data_dir: Path) -> str:
     if not ray.is_initialized():
         before = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=found, namespace="raylog", log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address=found,
+                namespace="raylog",
+                job_config=_job_without_folders(),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
             if threading.current_thread() is threading.main_thread() and before is not None:
                 # Ray has its own handler write a trace of C++ frames: a service manager's SIGTERM is no crash.
                 signal.signal(signal.SIGTERM, before)
@@ -202,6 +211,25 @@ def join(address: str | None, data_dir: Path) -> str:
                 f"Ray at {found} refused this process ({error}); if it requires a token, set RAY_AUTH_MODE=token."
             ) from error
     return found
+
+
+class _NoFolders(list[str]):
+    """Stays empty, whatever Ray adds."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        """Add nothing."""
+
+
+def _job_without_folders() -> JobConfig:
+    """A job whose workers import nothing from the folder where the command runs: they are Raylog's own.
+
+    Ray would put that folder first on their path, where a user's `grp.py` stands in for Python's.
+    """
+    from ray.job_config import JobConfig
+
+    job = JobConfig()
+    job._py_driver_sys_path = _NoFolders()
+    return job
 
 
 def _is_of_this_machine(address: str, data_dir: Path) -> bool:

@@ -7,6 +7,7 @@ never mistaken for it), is in `ray.json` in the data directory. Imports Ray only
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -41,6 +42,7 @@ STOP_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
 POLL_S: Final = 0.05
 
+logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"ray start --address='([^']+)'")
 _children: list[subprocess.Popen[bytes]] = []
 """Nodes started by this process, kept so that none is reported as forgotten; they are meant to outlive it."""
@@ -90,10 +92,25 @@ def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
         own = OwnRay(process.pid, process_began(process.pid) or 0, address)
         write_private(data_dir / STATE_FILE, json.dumps(asdict(own)))
     except BaseException:  # including an interrupt: a node without a record must not stay
-        process.terminate()
-        process.wait(STOP_TIMEOUT_S)
+        end_started(process, STOP_TIMEOUT_S)
         raise
     return own
+
+
+def end_started(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """End a node that was started in a session of its own: by request, then by force with all that it has started.
+
+    Raises nothing for one that takes its time: why the start failed is the error that counts.
+    """
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        logger.warning("Ray (process %d) did not end within %.0f s of the failed start: killed", process.pid, timeout_s)
+    finally:  # also at a second interrupt
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:

@@ -181,9 +181,14 @@ def _forget_address(address: str) -> None:
 
 
 def find(address: str | None, data_dir: Path) -> str | None:
-    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here."""
-    if address not in (None, "", "auto", "local"):
-        return address
+    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here.
+
+    Raises NoClusterFound for one that cannot be read: it comes from the variable, as options are checked before.
+    """
+    from raylog.client.cluster.ray_session import ENV_ADDRESS, require_ray_address, running_ray_address
+
+    if address is not None and address not in ("", "auto", "local"):
+        return require_ray_address(address, ENV_ADDRESS)
     own = recorded(data_dir)
     if own is not None:
         return own.address
@@ -192,8 +197,6 @@ def find(address: str | None, data_dir: Path) -> str | None:
     noted = noted_address(data_dir)
     if noted is not None and _answers(noted):
         return noted
-    from raylog.client.cluster.ray_session import running_ray_address
-
     return running_ray_address()
 
 

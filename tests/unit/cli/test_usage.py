@@ -189,6 +189,19 @@ def test_a_closed_standard_output_is_an_error_of_one_sentence() -> None:
     assert (run.returncode, run.stderr) == (1, "raylog: Bad file descriptor.\n")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_standard_output_without_room_is_named(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    for words in (["metrics", "alerts"], ["--help"], ["features", "--help"]):
+        with Path("/dev/full").open("wb") as full:
+            command = [sys.executable, "-c", PROGRAM, *words]
+            run = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+            )
+        line = "raylog: standard output: No space left on device. Free some space, and try again.\n"
+        assert (run.returncode, run.stderr) == (1, line)
+
+
 def test_an_interrupt_while_modules_are_imported_shows_no_traceback() -> None:
     program = (
         "import sys, builtins; real = builtins.__import__\n"

@@ -195,8 +195,18 @@ address_option = click.option(
     metavar="HOST:PORT",
     help="Ray cluster to use; default: the one `raylog start` made here, else the one on this machine.",
 )
+
+
+def _read_folder(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+    """Refuse a device, a pipe and the like: click lets them through as no files."""
+    if path.exists() and not path.is_dir():
+        raise click.BadParameter(f"{str(path)!r} is no directory", ctx, param)
+    return path
+
+
 data_dir_option = click.option(
     "--data-dir",
+    callback=_read_folder,
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(DEFAULT_DATA_DIR),
     show_default=True,

@@ -89,8 +89,8 @@ def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: P
 
 
 def test_a_topic_that_does_not_exist_is_an_error_that_names_the_nearest(cluster: ToyCluster) -> None:
-    for words in (["produce", "--topic", "flihgts"], ["consume", "--topic", "flihgts"]):
-        outcome = refusal(at(cluster, *words, stdin="x\n"), 1)
+    for words in (["produce"], ["consume"], ["schedule", "list"]):
+        outcome = refusal(at(cluster, *words, "--topic", "flihgts", stdin="x\n"), 1)
         assert "did you mean 'flights'?" in outcome
     assert "flights has the partitions 0 to 1, not 7" in refusal(
         at(cluster, "consume", "--topic", "flights", "--partition", "7"), 1

@@ -236,6 +236,13 @@ def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     assert (tmp_path / "kept").exists()
 
 
+def test_a_data_directory_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/full", str(tmp_path / "pipe")):
+        for command in ("start", "status"):
+            assert f"'{path}' is no directory" in refusal(raylog(command, "--data-dir", path), 2)
+
+
 def test_a_stopped_ray_is_detected_without_a_wait(tmp_path: Path) -> None:
     result = refusal(raylog("status", "--address", "127.0.0.1:1", "--data-dir", str(tmp_path)), 1)
     assert "No Ray cluster answers at 127.0.0.1:1" in result
@@ -279,6 +286,10 @@ def test_properties_files_are_read_as_kafkas_tools_read_them(tmp_path: Path) -> 
         (errors.NoClusterFound(), "No Raylog cluster was found here; run `raylog start`"),
         (errors.NonEmptyGroup("Group 'g' has members."), "`raylog group describe` names them."),
         (errors.GroupIdNotFound("There is no group 'g'; list_groups() helps."), "There is no group 'g'. `raylog group"),
+        (
+            errors.TransactionalIdNotFound("There is no transactional id 't'; list_transactions() names them all."),
+            "There is no transactional id 't'. `raylog transaction list` shows",
+        ),
         (FileNotFoundError(2, "No such file or directory", "data"), "data: No such file or directory."),
         (PermissionError(13, "Permission denied", "data"), "data: Permission denied."),
         (TimeoutError("No broker answered"), "No broker answered. `raylog status` shows what is offline."),

@@ -182,7 +182,7 @@ def start(
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
     own, and what was altered while it ran ranks above them; what differs is logged and in
     :attr:`Cluster.ignored_config`. The end of ``with raylog.start(...)`` leaves a cluster running that ran already.
-    ``address`` is passed to ``ray.init``.
+    ``address`` is passed to ``ray.init``; :class:`NoClusterFound` is raised for one that is none.
 
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
@@ -193,8 +193,7 @@ def start(
     ``progress`` is called about once a second while that takes, with a line such as "120 of 300 replicas ready".
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
-    another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds,
-    :class:`NoClusterFound` for an ``address``, or a ``RAY_ADDRESS``, that is none.
+    another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
     """
     from raylog.actors.logs import log_format
 

@@ -17,10 +17,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 SWITCH: Final = "RAYLOG_FORK_WORKERS"
 LONGEST_FIRST_LINE: Final = 120
@@ -45,6 +45,8 @@ OWN_RAY: Final = {
     "RAYLOG_WORKER_LOGS_BYTES": "100000000",
 }
 """Variables of a Ray that Raylog starts; those that are set already stay."""
+SAFE_PATH: Final = "PYTHONSAFEPATH"
+"""Keeps the folder of a script, and the current one, off a Python's path."""
 LEVEL: Final = "RAY_BACKEND_LOG_LEVEL"
 """From which level on Ray's own processes log, into files without a limit. At its default each wake is some 30 lines,
 6 kB."""
@@ -154,11 +156,29 @@ def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:
         shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
 
 
+def keep_folder_out() -> None:
+    """Have `ray start` start its server for Ray's clients, a `python -m`, without the current folder on its path.
+
+    Only that process gets the variable: in Ray's workers it would reach the programs that users start there.
+    """
+    from ray._private import ray_constants, services
+
+    start: Callable[..., Any] = services.start_ray_process
+
+    def start_safely(command: list[str], process_type: str, *rest: Any, **options: Any) -> Any:
+        if process_type == ray_constants.PROCESS_TYPE_RAY_CLIENT_SERVER:
+            options["env_updates"] = {**(options.get("env_updates") or {}), SAFE_PATH: "1"}
+        return start(command, process_type, *rest, **options)
+
+    services.start_ray_process = start_safely
+
+
 def main() -> None:
     """Run Ray's command line, so that a node that it starts makes its workers by fork."""
     from ray.scripts.scripts import main as ray
 
     sys.argv[0] = "ray"
+    keep_folder_out()
     with forked_workers():
         ray()  # type: ignore[no-untyped-call]
 

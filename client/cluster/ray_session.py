@@ -13,6 +13,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from raylog.core.errors import NoClusterFound
+
+ENV_ADDRESS = "RAY_ADDRESS"
 ADDRESS_FILE = "ray_current_cluster"
 PROBE_TIMEOUT_S = 1.0
 NICENESS_VARIABLE = "RAY_worker_niceness"
@@ -21,14 +24,24 @@ WORKER_NICENESS = 0
 can be left a thirtieth of a processor that its own clients keep busy."""
 
 
+def require_ray_address(address: str, source: str) -> str:
+    """Return the address if Ray can read it; raises NoClusterFound, with where it comes from, if it cannot."""
+    host, _, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
+    if address in ("auto", "local") or "://" in address or (host and is_port):
+        return address
+    raise NoClusterFound(f"{source} is no HOST:PORT of a Ray cluster, such as 127.0.0.1:6379: {address!r}.")
+
+
 def running_ray_address() -> str | None:
     """Return what to give ``ray.init`` to join: ``RAY_ADDRESS``, or "auto" when the last cluster started here answers.
 
     Not that cluster's own address: Ray presents the user's token only with "auto", and refuses clients without it.
+    Raises NoClusterFound for a ``RAY_ADDRESS`` that is none.
     """
-    address = os.environ.get("RAY_ADDRESS")
+    address = os.environ.get(ENV_ADDRESS)
     if address:
-        return address
+        return require_ray_address(address, ENV_ADDRESS)
     folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
     try:
         noted = (folder / ADDRESS_FILE).read_text(encoding="utf-8").strip()

@@ -7,6 +7,7 @@ imports Ray, clients and rich itself, so that `raylog --help` answers at once.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import os
 import sys
@@ -22,6 +23,9 @@ from raylog.cli.complaints import explain, usage_complaint
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """What a shell reports for a program that SIGPIPE has ended."""
+
+
+STANDARD_OUTPUT = "standard output"
 
 
 class _PipeClosed(Exception):
@@ -91,6 +95,8 @@ class CommandLine(Commands):
 
                 traceback.print_exc()
             click.echo(f"raylog: {explain(error)}", err=True)
+            if isinstance(error, OSError) and error.filename == STANDARD_OUTPUT:
+                _forget_stdout()
             return 1
 
 
@@ -102,15 +108,45 @@ def _set_up_logging(debug: bool) -> None:
         logging.getLogger("raylog").addHandler(logging.NullHandler())
 
 
+class _StandardOutput(io.FileIO):
+    """Standard output whose errors name it: they are not about the data directory's disk."""
+
+    def write(self, data: Any) -> int:
+        """As ever, but for the name in the error."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, STANDARD_OUTPUT) from None
+
+
+def _name_stdout() -> None:
+    """Put the standard output of this process behind one whose errors name it; leave any other stream as it is."""
+    text = sys.stdout
+    before: Any = getattr(text, "buffer", None)
+    raw = getattr(before, "raw", before)  # Python's own stream has no buffer with PYTHONUNBUFFERED
+    if not isinstance(text, io.TextIOWrapper) or type(raw) is not io.FileIO:
+        return
+    named: Any = _StandardOutput(raw.fileno(), "w", closefd=False)
+    is_plain = raw is before
+    sys.stdout = io.TextIOWrapper(
+        named if is_plain else io.BufferedWriter(named),
+        text.encoding,
+        text.errors,
+        line_buffering=text.line_buffering,
+        write_through=is_plain,
+    )
+
+
 def _open_streams() -> None:
     """Make the use of a closed standard stream (`raylog topic list >&-`) an error, as in any other program."""
+    _name_stdout()
     for name, opposite, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.open(os.devnull, opposite), mode))  # noqa: SIM115 - open until the end
 
 
 def _forget_stdout() -> None:
-    """The reader has closed the pipe (`raylog consume | head`): keep the interpreter's last flush from failing."""
+    """Nothing more can be written (`raylog consume | head`): keep the interpreter's last flush from failing."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)

@@ -18,6 +18,7 @@ _NEXT_STEP: dict[type[errors.RaylogError], str] = {
     errors.UnknownTopicOrPartition: "`raylog topic list` shows the topics.",
     errors.TopicAlreadyExists: "Choose another name, or add --if-not-exists.",
     errors.GroupIdNotFound: "`raylog group list` shows the groups.",
+    errors.TransactionalIdNotFound: "`raylog transaction list` shows the transactional ids.",
     errors.NonEmptyGroup: "Stop its consumers first; `raylog group describe` names them.",
     errors.ConnectionFailed: "`raylog status` shows which brokers are online.",
     errors.RequestTimedOut: "`raylog status` shows what is offline.",
@@ -53,8 +54,8 @@ def explain(error: Exception) -> str:
         return NO_CLUSTER if message == errors.NoClusterFound().message else message
     if isinstance(error, errors.RaylogError):
         message = _sentence(error.message)
-        if isinstance(error, errors.GroupIdNotFound):
-            message = _sentence(message.partition(";")[0])  # the rest describes the Python call that lists the groups
+        if isinstance(error, errors.GroupIdNotFound | errors.TransactionalIdNotFound):
+            message = _sentence(message.partition(";")[0])  # the rest describes the Python call that lists them
         step = next((step for kind, step in _NEXT_STEP.items() if isinstance(error, kind)), "")
         return message if not step or "`" in message else f"{message} {step}"
     if isinstance(error, TimeoutError) and not error.filename:

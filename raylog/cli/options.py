@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_an_answer, require_own
 
@@ -174,14 +175,38 @@ def cluster_options(function: Function) -> Function:
     return wrapped  # type: ignore[no-any-return]
 
 
+def _read_address(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
+    """Refuse what is no address of a Ray; a variable is not looked at before it counts."""
+    if text and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+        from raylog.client.cluster.ray_session import require_ray_address
+        from raylog.core.errors import NoClusterFound
+
+        try:
+            require_ray_address(text, "--address")
+        except NoClusterFound as error:
+            raise click.UsageError(error.message, ctx) from None
+    return text
+
+
 address_option = click.option(
     "--address",
     envvar="RAY_ADDRESS",
+    callback=_read_address,
     metavar="HOST:PORT",
     help="Ray cluster to use; default: the one `raylog start` made here, else the one on this machine.",
 )
+
+
+def _read_folder(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
+    """Refuse a device, a pipe and the like: click lets them through as no files."""
+    if path.exists() and not path.is_dir():
+        raise click.BadParameter(f"{str(path)!r} is no directory", ctx, param)
+    return path
+
+
 data_dir_option = click.option(
     "--data-dir",
+    callback=_read_folder,
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(DEFAULT_DATA_DIR),
     show_default=True,

@@ -34,6 +34,8 @@ def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
     """List the delayed records that wait, by the times when they are due."""
     with target.admin() as admin:
         found = admin.list_scheduled(topic, limit=limit)
+        if topic is not None and not found:
+            admin.describe_topic(topic)  # an unknown topic is an error
     if as_json:
         show_json([_as_json(row) for row in found])
     elif found:

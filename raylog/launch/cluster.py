@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from raylog.client.cluster.lasting_thread import in_lasting_thread
-from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
+from raylog.client.cluster.ray_session import own_ray_options, require_ray_address, running_ray_address
 from raylog.client.progress import Progress, Say
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.errors import NoClusterFound, StartFailed
@@ -182,7 +182,7 @@ def start(
     ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
     own, and what was altered while it ran ranks above them; what differs is logged and in
     :attr:`Cluster.ignored_config`. The end of ``with raylog.start(...)`` leaves a cluster running that ran already.
-    ``address`` is passed to ``ray.init``.
+    ``address`` is passed to ``ray.init``; :class:`NoClusterFound` is raised for one that is none.
 
     A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
     ``join`` it waits until such nodes are there, and never creates a cluster.
@@ -381,7 +381,7 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
     import ray
 
     if not ray.is_initialized():
-        wanted = address if address not in (None, "auto") else running_ray_address()
+        wanted = _wanted_ray(address)
         if wanted is None:
             raise NoClusterFound("No Ray cluster runs here; run `raylog start`, or call raylog.start().")
         try:
@@ -392,13 +392,20 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
     return Cluster(owns_ray=False)
 
 
+def _wanted_ray(address: str | None) -> str | None:
+    """The Ray that is meant: the named one, else one that runs here. Raises NoClusterFound for what names none."""
+    if address is None or address == "auto":
+        return running_ray_address()
+    return require_ray_address(address, "address")
+
+
 def _ensure_ray(address: str | None) -> bool:
     """Join or start Ray; returns whether it was started here."""
     import ray
 
     if ray.is_initialized():
         return False
-    wanted = address if address not in (None, "auto") else running_ray_address()
+    wanted = _wanted_ray(address)
     if wanted not in (None, "local"):
         ray.init(address=wanted, log_to_driver=False)
         return False

@@ -125,9 +125,9 @@ def _bring_up(
     from raylog.cli.cluster import ray_node
     from raylog.launch import cluster as clusters
 
+    found = ray_node.find(address, root)
     is_new = not root.exists()
     root.mkdir(parents=True, exist_ok=True)
-    found = ray_node.find(address, root)
     own = ray_node.recorded(root)
     started_here = found is None
     if found is None:

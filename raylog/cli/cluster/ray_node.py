@@ -7,6 +7,7 @@ never mistaken for it), is in `ray.json` in the data directory. Imports Ray only
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -20,15 +21,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from raylog.cli.complaints import NO_CLUSTER
 from raylog.core.errors import NoClusterFound, StartFailed
 from raylog.launch.private_files import keep_ray_token_private, open_private, write_private
 from raylog.launch.ray_note import noted_address, process_began
+
+if TYPE_CHECKING:
+    from ray.job_config import JobConfig
 
 DISK_FULL_BYTES: Final = 1 << 20
 STATE_FILE: Final = "ray.json"
@@ -38,6 +42,7 @@ STOP_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 3.0
 POLL_S: Final = 0.05
 
+logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"ray start --address='([^']+)'")
 _children: list[subprocess.Popen[bytes]] = []
 """Nodes started by this process, kept so that none is reported as forgotten; they are meant to outlive it."""
@@ -70,7 +75,7 @@ def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
     """Start a Ray head that outlives this process, and record it. Raises StartFailed, and leaves nothing behind."""
     log_path = data_dir / LOG_FILE
     _ensure_token()
-    command = [sys.executable, "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
+    command = [sys.executable, "-P", "-m", "raylog.fork_workers", "start", "--head", "--block", "--port=0"]
     command += [f"--include-dashboard={str(dashboard).lower()}", "--disable-usage-stats"]
     with open_private(log_path) as log:  # the node's address is read from it
         process = subprocess.Popen(
@@ -87,10 +92,25 @@ def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
         own = OwnRay(process.pid, process_began(process.pid) or 0, address)
         write_private(data_dir / STATE_FILE, json.dumps(asdict(own)))
     except BaseException:  # including an interrupt: a node without a record must not stay
-        process.terminate()
-        process.wait(STOP_TIMEOUT_S)
+        end_started(process, STOP_TIMEOUT_S)
         raise
     return own
+
+
+def end_started(process: subprocess.Popen[bytes], timeout_s: float) -> None:
+    """End a node that was started in a session of its own: by request, then by force with all that it has started.
+
+    Raises nothing for one that takes its time: why the start failed is the error that counts.
+    """
+    process.terminate()
+    try:
+        process.wait(timeout_s)
+    except subprocess.TimeoutExpired:
+        logger.warning("Ray (process %d) did not end within %.0f s of the failed start: killed", process.pid, timeout_s)
+    finally:  # also at a second interrupt
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
@@ -131,7 +151,7 @@ def _node_environment() -> dict[str, str]:
 def _ensure_token() -> None:
     """Have Ray make the token that protects its ports, as `ray.init()` does; `ray start` does not."""
     if not os.environ.get("RAY_AUTH_MODE") and not _has_token():
-        command = [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
+        command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
         # It prints the token: not shown.
         subprocess.run(command, check=True, capture_output=True, timeout=START_TIMEOUT_S)
     keep_ray_token_private()
@@ -161,9 +181,14 @@ def _forget_address(address: str) -> None:
 
 
 def find(address: str | None, data_dir: Path) -> str | None:
-    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here."""
-    if address not in (None, "", "auto", "local"):
-        return address
+    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here.
+
+    Raises NoClusterFound for one that cannot be read: it comes from the variable, as options are checked before.
+    """
+    from raylog.client.cluster.ray_session import ENV_ADDRESS, require_ray_address, running_ray_address
+
+    if address is not None and address not in ("", "auto", "local"):
+        return require_ray_address(address, ENV_ADDRESS)
     own = recorded(data_dir)
     if own is not None:
         return own.address
@@ -172,8 +197,6 @@ def find(address: str | None, data_dir: Path) -> str | None:
     noted = noted_address(data_dir)
     if noted is not None and _answers(noted):
         return noted
-    from raylog.client.cluster.ray_session import running_ray_address
-
     return running_ray_address()
 
 
@@ -193,7 +216,13 @@ def join(address: str | None, data_dir: Path) -> str:
     if not ray.is_initialized():
         before = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(address=found, namespace="raylog", log_to_driver=False, logging_level=logging.ERROR)
+            ray.init(
+                address=found,
+                namespace="raylog",
+                job_config=_job_without_folders(),
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+            )
             if threading.current_thread() is threading.main_thread() and before is not None:
                 # Ray has its own handler write a trace of C++ frames: a service manager's SIGTERM is no crash.
                 signal.signal(signal.SIGTERM, before)
@@ -202,6 +231,25 @@ def join(address: str | None, data_dir: Path) -> str:
                 f"Ray at {found} refused this process ({error}); if it requires a token, set RAY_AUTH_MODE=token."
             ) from error
     return found
+
+
+class _NoFolders(list[str]):
+    """Stays empty, whatever Ray adds."""
+
+    def extend(self, folders: Iterable[str]) -> None:
+        """Add nothing."""
+
+
+def _job_without_folders() -> JobConfig:
+    """A job whose workers import nothing from the folder where the command runs: they are Raylog's own.
+
+    Ray would put that folder first on their path, where a user's `grp.py` stands in for Python's.
+    """
+    from ray.job_config import JobConfig
+
+    job = JobConfig()
+    job._py_driver_sys_path = _NoFolders()
+    return job
 
 
 def _is_of_this_machine(address: str, data_dir: Path) -> bool:

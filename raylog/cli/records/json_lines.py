@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from raylog.cli.output import json_bytes, json_line
@@ -26,6 +26,8 @@ class Line:
     partition: int | None = None
     timestamp_ms: int | None = None
     topic: str | None = None
+    number: int = field(default=0, compare=False)
+    """Of the line in its file, from 1."""
 
 
 def write_line(record: Record) -> bytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -13,6 +15,7 @@ import click
 from raylog.cli.commands import ManyValues
 from raylog.cli.options import Target, cluster_options, pairs
 from raylog.cli.records.json_lines import Line, read_line
+from raylog.core.errors import RecordTooLarge
 
 if TYPE_CHECKING:
     from raylog.client.producer.futures import SendFuture
@@ -133,7 +136,7 @@ def lines_of(
                 raise click.UsageError(
                     f"line {number} has no key separator {separator.decode()!r}; the lines before it were sent"
                 )
-        yield Line(None if null_marker is not None and text == null_marker else text, key)
+        yield Line(None if null_marker is not None and text == null_marker else text, key, number=number)
 
 
 def json_lines_of(stream: BinaryIO, topic: str | None) -> Iterator[Line]:
@@ -148,7 +151,7 @@ def json_lines_of(stream: BinaryIO, topic: str | None) -> Iterator[Line]:
             raise click.UsageError(f"line {number} {reason}; the lines before it were sent") from None
         if topic is None and line.topic is None:
             raise click.UsageError(f"line {number} names no topic; give --topic; the lines before it were sent")
-        yield line
+        yield replace(line, number=number)
 
 
 def _send_all(
@@ -162,13 +165,13 @@ def _send_all(
     from raylog.client.producer.producer import Producer
 
     sent = 0
-    unchecked: deque[SendFuture] = deque()
+    unchecked: deque[tuple[int, SendFuture]] = deque()
     with Producer(**arguments) as producer:
         if topic is not None:
             producer.partitions_for(topic)  # an unknown topic is an error, also without a line
         for line in lines:
-            unchecked.append(
-                producer.send(
+            with _named(line.number, "sent"):
+                future = producer.send(
                     topic or line.topic or "",
                     line.value,
                     line.key,
@@ -177,11 +180,26 @@ def _send_all(
                     timestamp_ms=None if delay is not None else line.timestamp_ms,
                     delay=delay,
                 )
-            )
+            unchecked.append((line.number, future))
             sent += 1
-            while unchecked and (unchecked[0].done() or len(unchecked) > UNCHECKED_MAX):
-                unchecked.popleft().result()
+            while unchecked and (unchecked[0][1].done() or len(unchecked) > UNCHECKED_MAX):
+                _check_stored(*unchecked.popleft())
         producer.flush()
-        for future in unchecked:
-            future.result()
+        for number, future in unchecked:
+            _check_stored(number, future)
     return sent
+
+
+def _check_stored(number: int, future: SendFuture) -> None:
+    with _named(number, "stored"):
+        future.result()
+
+
+@contextmanager
+def _named(number: int, before: str) -> Iterator[None]:
+    """Have the error name the line that is too large, and what became of those before it."""
+    try:
+        yield
+    except RecordTooLarge as error:
+        message = f"line {number} is too large; the lines before it were {before}: {error.message}"
+        raise RecordTooLarge(message, **error.details) from None

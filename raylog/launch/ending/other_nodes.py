@@ -56,7 +56,7 @@ def end_other_nodes(timeout_s: float) -> EndedNodes:
 def _end_this_node() -> None:
     """Start a process that ends this node and, with it, this task's process."""
     subprocess.Popen(
-        [sys.executable, "-m", "ray.scripts.scripts", "stop"],
+        [sys.executable, "-P", "-m", "ray.scripts.scripts", "stop"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

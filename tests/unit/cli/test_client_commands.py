@@ -62,6 +62,19 @@ def test_keys_stand_before_the_separator(cluster: ToyCluster) -> None:
     assert "line 2 has no key separator ':'" in refusal(outcome, 2)
 
 
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_line_that_is_too_large_is_named(cluster: ToyCluster, as_json: bool) -> None:
+    lines = ["one", "two", "x" * 3000, "four"]
+    stdin = "".join(f"{json.dumps({'value': line})}\n\n" if as_json else f"{line}\n" for line in lines)
+    words = ["--topic", "flights", "--producer-props", "max.request.size=1000", *(["--json"] if as_json else [])]
+    line = refusal(at(cluster, "produce", *words, stdin=stdin), 1)
+    assert line.startswith(
+        f"raylog: line {5 if as_json else 3} is too large; the lines before it were sent: The record"
+    )
+    read = at(cluster, "consume", "--topic", "flights", "--from-beginning", "--timeout-ms", "500").out
+    assert sorted(read.split()) == ["one", "two"]
+
+
 def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: Path) -> None:
     path = tmp_path / "lines"
     path.write_bytes(b"\xff\n" * 100)
@@ -76,8 +89,8 @@ def test_a_file_is_sent_with_the_producers_keys(cluster: ToyCluster, tmp_path: P
 
 
 def test_a_topic_that_does_not_exist_is_an_error_that_names_the_nearest(cluster: ToyCluster) -> None:
-    for words in (["produce", "--topic", "flihgts"], ["consume", "--topic", "flihgts"]):
-        outcome = refusal(at(cluster, *words, stdin="x\n"), 1)
+    for words in (["produce"], ["consume"], ["schedule", "list"]):
+        outcome = refusal(at(cluster, *words, "--topic", "flihgts", stdin="x\n"), 1)
         assert "did you mean 'flights'?" in outcome
     assert "flights has the partitions 0 to 1, not 7" in refusal(
         at(cluster, "consume", "--topic", "flights", "--partition", "7"), 1

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,17 @@ def test_a_signal_that_ends_it_commits_what_was_written(cluster: ToyCluster, num
         finally:
             process.kill()
     assert committed(cluster) in (20, 21)
+
+
+def test_what_a_full_disk_did_not_take_is_not_committed(cluster: ToyCluster) -> None:
+    program = "from raylog.cli import main; main()"
+    words = ["consume", "--topic", "t", "--group", "g", "--from-beginning", "--bootstrap", cluster.bootstrap]
+    environment = {**os.environ, "RAYLOG_SECRET": SECRET.hex()}
+    with Path("/dev/full").open("wb") as full:
+        command = [sys.executable, "-c", program, *words]
+        run = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+        )
+    line = "raylog: standard output: No space left on device. Free some space, and try again.\n"
+    assert (run.returncode, run.stderr) == (1, line)
+    assert not committed(cluster)

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import raylog as raylog_package
 from raylog.cli.cluster.ray_node import find
+from raylog.client.cluster.ray_session import require_ray_address
+from raylog.core.errors import NoClusterFound
 from raylog.launch.ray_note import NOTE, noted_address, process_began, write_note
+from tests.unit.cli.support import raylog, refusal
 
 
 @pytest.fixture(autouse=True)
@@ -74,3 +78,42 @@ def test_the_note_of_another_user_does_not_get_this_users_token(tmp_path: Path, 
     write_note(tmp_path, answering, None)
     os.chown(tmp_path / NOTE, 65534, 65534)
     assert noted_address(tmp_path) is None
+
+
+NO_ADDRESSES = ["foo", "foo:", ":6379", "foo:bar", "foo:65536", "foo:\u0661", "foo:0"]
+
+
+@pytest.mark.parametrize("text", NO_ADDRESSES)
+def test_what_is_no_address_of_a_ray_is_refused(text: str) -> None:
+    with pytest.raises(NoClusterFound, match=r"^address is no HOST:PORT of a Ray cluster"):
+        require_ray_address(text, "address")
+
+
+@pytest.mark.parametrize("text", ["auto", "local", "ray://head:10001", "head:6379", "[::1]:6379", "10.0.0.1:65535"])
+def test_what_ray_can_read_is_an_address(text: str) -> None:
+    assert require_ray_address(text, "address") == text
+
+
+def test_a_wrong_option_is_wrong_usage_and_a_wrong_variable_is_not(tmp_path: Path) -> None:
+    for words in (["topic", "list"], ["status"], ["start"], ["stop"]):
+        where = ["--data-dir", str(tmp_path / "data")]
+        assert "--address is no HOST:PORT" in refusal(raylog(*words, *where, "--address", "foo"), 2)
+        assert "RAY_ADDRESS is no HOST:PORT" in refusal(raylog(*words, *where, RAY_ADDRESS="foo"), 1)
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_variable_that_does_not_count_may_be_wrong() -> None:
+    line = refusal(raylog("topic", "list", "--bootstrap", "127.0.0.1:1", RAY_ADDRESS="foo"), 2)
+    assert "RAYLOG_SECRET" in line, "the secret is what is missing"
+
+
+def test_the_python_interface_refuses_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(NoClusterFound, match=r"^address is no HOST:PORT"):
+        raylog_package.connect(address="foo")
+    with pytest.raises(NoClusterFound, match=r"^address is no HOST:PORT"):
+        raylog_package.start(tmp_path / "data", address="foo")
+    monkeypatch.setenv("RAY_ADDRESS", "foo")
+    with pytest.raises(NoClusterFound, match=r"^RAY_ADDRESS is no HOST:PORT"):
+        raylog_package.connect()
+    with pytest.raises(NoClusterFound, match=r"^RAY_ADDRESS is no HOST:PORT"):
+        raylog_package.Admin()

@@ -189,6 +189,19 @@ def test_a_closed_standard_output_is_an_error_of_one_sentence() -> None:
     assert (run.returncode, run.stderr) == (1, "raylog: Bad file descriptor.\n")
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_standard_output_without_room_is_named(unbuffered: str) -> None:
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    for words in (["metrics", "alerts"], ["--help"], ["features", "--help"]):
+        with Path("/dev/full").open("wb") as full:
+            command = [sys.executable, "-c", PROGRAM, *words]
+            run = subprocess.run(
+                command, stdout=full, stderr=subprocess.PIPE, env=environment, text=True, timeout=60, check=False
+            )
+        line = "raylog: standard output: No space left on device. Free some space, and try again.\n"
+        assert (run.returncode, run.stderr) == (1, line)
+
+
 def test_an_interrupt_while_modules_are_imported_shows_no_traceback() -> None:
     program = (
         "import sys, builtins; real = builtins.__import__\n"
@@ -221,6 +234,13 @@ def test_a_start_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     raylog("start", "--data-dir", str(tmp_path / "kept"), "--address", "127.0.0.1:1")
     assert (tmp_path / "kept").exists()
+
+
+def test_a_data_directory_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/full", str(tmp_path / "pipe")):
+        for command in ("start", "status"):
+            assert f"'{path}' is no directory" in refusal(raylog(command, "--data-dir", path), 2)
 
 
 def test_a_stopped_ray_is_detected_without_a_wait(tmp_path: Path) -> None:
@@ -266,6 +286,10 @@ def test_properties_files_are_read_as_kafkas_tools_read_them(tmp_path: Path) -> 
         (errors.NoClusterFound(), "No Raylog cluster was found here; run `raylog start`"),
         (errors.NonEmptyGroup("Group 'g' has members."), "`raylog group describe` names them."),
         (errors.GroupIdNotFound("There is no group 'g'; list_groups() helps."), "There is no group 'g'. `raylog group"),
+        (
+            errors.TransactionalIdNotFound("There is no transactional id 't'; list_transactions() names them all."),
+            "There is no transactional id 't'. `raylog transaction list` shows",
+        ),
         (FileNotFoundError(2, "No such file or directory", "data"), "data: No such file or directory."),
         (PermissionError(13, "Permission denied", "data"), "data: Permission denied."),
         (TimeoutError("No broker answered"), "No broker answered. `raylog status` shows what is offline."),

@@ -39,7 +39,7 @@ async def test_illegal_topics_are_refused_with_the_reason(cluster: LocalCluster,
 
     assert "'/'" in str(await refused(create("a/b"), InvalidTopic))
     assert "Raylog's own" in str(await refused(create("__mine"), InvalidTopic))
-    assert "1 brokers" in str(await refused(create("t", factor=3), InvalidReplicationFactor))
+    assert "1 broker is online" in str(await refused(create("t", factor=3), InvalidReplicationFactor))
     assert "did you mean" in str(await refused(create("t", **{"retention.m": 5}), InvalidConfig))
     await create("t")
     await refused(create("t"), TopicAlreadyExists)

@@ -151,11 +151,11 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
 
 
 def _clock(scheduler: Scheduler, network: Network) -> dict[str, Any]:
-    jumps = network.clock_jump_s
+    jumps, read_clock = network.clock_jump_s, scheduler.read_clock
 
     def wall_s() -> float:
         process = scheduler.current
-        return WALL_S + scheduler.now_s + (0.0 if process is None else jumps.get(process.host, 0.0))
+        return WALL_S + read_clock() + (0.0 if process is None else jumps.get(process.host, 0.0))
 
     def sleep(delay_s: float) -> None:
         thread = scheduler.thread
@@ -163,12 +163,12 @@ def _clock(scheduler: Scheduler, network: Network) -> dict[str, Any]:
         thread.sleep(delay_s)
 
     def nanoseconds() -> int:
-        return int(scheduler.now_s * 1e9)
+        return int(read_clock() * 1e9)
 
     return {
-        "monotonic": lambda: scheduler.now_s,
+        "monotonic": read_clock,
         "monotonic_ns": nanoseconds,
-        "perf_counter": lambda: scheduler.now_s,
+        "perf_counter": read_clock,
         "perf_counter_ns": nanoseconds,
         "clock_gettime_ns": lambda _: nanoseconds(),
         "time": wall_s,
@@ -185,7 +185,9 @@ class HostFiles:
         self._scheduler = scheduler
         self._owners: dict[int, SimProcess] = {}
         """Whose a descriptor is: also one that is closed while a claim looks into the process's log."""
-        self._open, self._close, self._sync = (getattr(system, name) for name in ("open", "close", "fdatasync"))
+        self._open, self._close, self._sync, self._pread = (
+            getattr(system, name) for name in ("open", "close", "fdatasync", "pread")
+        )
         for name in filesystem.CALLS:
             if not hasattr(self, name):
                 setattr(self, name, getattr(system, name))
@@ -210,6 +212,11 @@ class HostFiles:
         if owner is not None:
             owner.descriptors.pop(descriptor, None)
         self._close(descriptor)
+
+    def pread(self, descriptor: int, count: int, offset: int) -> bytes:
+        """As `os.pread`: the page is rarely not in memory, and time passes within the turn that reads it."""
+        self._scheduler.spend_reading()
+        return bytes(self._pread(descriptor, count, offset))
 
     def fdatasync(self, descriptor: int) -> None:
         """As `os.fdatasync`; takes its time in a thread."""

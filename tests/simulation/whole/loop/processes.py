@@ -98,7 +98,7 @@ class SimProcess(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         """Return virtual seconds."""
-        return self.scheduler.now_s
+        return self.scheduler.read_clock()
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None

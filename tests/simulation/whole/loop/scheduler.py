@@ -25,6 +25,16 @@ WALL_S: Final = 1_700_000_000.0
 """The time of day when the world begins."""
 TURN_S: Final = 0.000_004
 """Processor time of one callback."""
+READING_S: Final = 0.000_000_5
+"""Time from one reading of the clock to the next one within a callback."""
+READINGS: Final = 100
+"""Mean number of readings between two before which the system runs something else for a while."""
+PREEMPTED_S: Final = 0.004
+"""Longest such while."""
+PAGE_S: Final = 0.000_005
+"""Time of a read that the page cache serves."""
+DISK_S: Final = 0.015
+"""Longest time of a read that the disk serves."""
 
 
 class ProcessEnded(BaseException):
@@ -50,6 +60,7 @@ class Scheduler:
         """Exceptions that reached an event loop, which shipped code must never allow."""
         self._agenda: list[tuple[float, int, Any, Any, Any]] = []
         self._number = 0
+        self._readings_left = READINGS
         self._runnable: list[SimProcess] = []
         self._story: deque[tuple[float, str, str]] = deque(maxlen=story_length)
         self.story_length = story_length
@@ -111,6 +122,25 @@ class Scheduler:
                     call(*args)
                 elif not call.cancelled():
                     owner.take(call)
+
+    def read_clock(self) -> float:
+        """Return the time, as code of a process reads it: it never stands still, and rarely moves by milliseconds.
+
+        So a wait may end between any two looks at the clock within one callback, as it does in production.
+        """
+        if self.current is not None:
+            self.now_s += READING_S
+            self._readings_left -= 1
+            if self._readings_left < 0:
+                self._readings_left = int(2 * READINGS * self.random.random())
+                self.now_s += PREEMPTED_S * self.random.random()
+        return self.now_s
+
+    def spend_reading(self) -> None:
+        """Let the time of one read of a file pass, within the turn of the process that reads."""
+        if self.current is not None:
+            drawn = self.random.random()
+            self.now_s += PAGE_S if drawn < 0.9 else DISK_S * (drawn - 0.9) / 0.1
 
     def stop(self) -> None:
         """End :meth:`run` after the current turn."""

@@ -150,6 +150,8 @@ class Worker(Client):
         """Verdicts that are not answered yet, by place."""
         self._late: set[Place] = set()
         """Places of verdicts whose answers were not waited for: a refusal there may be about such a one."""
+        self._retried = self.pick([0.1, 0.1, 0.5])
+        """Share of records that it retries: with many, pauses of earlier ones end while later ones are read."""
 
     async def run(self) -> None:
         """Work through lives."""
@@ -216,11 +218,11 @@ class Worker(Client):
             self._late.add(at)
         tries = message.delivery_count
         drawn = self.between(0.0, 1.0)
-        if self.world.is_quiet or drawn < 0.7:
+        if self.world.is_quiet or drawn < 0.8 - self._retried:
             job.is_closed = True
             self._open[at] = (job, "ack", tries)
             message.ack()
-        elif drawn < 0.8:
+        elif drawn < 0.9 - self._retried:
             job.is_closed = job.may_be_dead = True
             self._open[at] = (job, "reject", tries)
             message.reject("drawn")

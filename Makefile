@@ -12,6 +12,9 @@
 #   make chaos       inject faults under load (processes, Ray nodes, the network, transactions): make chaos MINUTES=2 SEED=1
 #                    relays of the outbox, their database and leaders: make chaos MINUTES=20 CHAOS_ARGS="--only outbox"
 #                    services without Ray through a day of a cluster on hosts: make chaos CHAOS_ARGS="--only day"
+#                    transactions, queues, delays, TTL, outbox and topics created again, all at once:
+#                    make chaos MINUTES=60 CHAOS_ARGS="--only everything"
+#                    the same clients at rest, what each process uses: make chaos MINUTES=120 CHAOS_ARGS="--only soak"
 #   make readers     read topics with Ray Data, Spark and columns while workers and leaders are killed, records deleted,
 #                    bits flipped and tokens end: make readers TRIALS=200 SEED=1; READERS_ARGS=--virtual in one process
 #   make hostile     interrupt, cancel and misuse clients at every step of their calls, in a quarter of an hour on two

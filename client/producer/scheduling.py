@@ -6,6 +6,7 @@ minute. Belongs to the client's loop. May touch: the network through `ClusterCli
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,7 +113,9 @@ class Waiting:
     shards: int
     """How many there are."""
     ahead_ms: int
-    """How far the scheduler's clock is ahead of this one."""
+    """How far the scheduler's clock is ahead of this one, at most."""
+    took_ms: int
+    """How long its answer took: its clock may be less far ahead, by so much at most."""
     delay_max_ms: int
     is_enabled: bool
     until_s: float
@@ -133,7 +136,9 @@ class Waiting:
                 f"The record would be due in {due - moment} ms, and delay.max.ms of {self.topic} is "
                 f"{self.delay_max_ms}; send it later, or raise that (to ten years at most)."
             )
-        return max(moment, due)  # with an old time it would fall to retention as soon as it is delivered
+        # With an old time it would fall to retention as soon as it is delivered. A time that is ahead stays as it is,
+        # however slow the scheduler was to answer, as one is that wakes.
+        return max(moment - self.took_ms, due)
 
     def due(self, pairs: list[Header] | None, partition: int | None, when: When) -> Due:
         """A record as it is stored. Raises as `due_ms`; UnknownTopicOrPartition, InvalidRecord for a second id."""
@@ -255,6 +260,7 @@ class Scheduling:
             shards=made.partitions,
             # As if the clock had been read when the request left: a delay may turn out longer by its way, not shorter.
             ahead_ms=reply.clock_ms - began_ms,
+            took_ms=math.ceil(took_s * 1000),
             delay_max_ms=int(info.config.get("delay.max.ms", DELAY_MAX_MS)),
             is_enabled=str(info.config.get("delay.enable", "true")).lower() == "true",
             until_s=time.monotonic() + (CLOCK_S if took_s < SLOW_S else SLOW_CLOCK_S),

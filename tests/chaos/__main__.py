@@ -26,7 +26,13 @@ SHARES: Final = {"processes": 0.3, "nodes": 0.15, "network": 0.15, "copies": 0.2
 """Relative to the minutes. A node takes longer to return, so its part has fewer faults in its time."""
 OUTBOX: Final = "outbox"
 DAY: Final = "day"
-"""Parts of their own, run by their names only: the first needs no Ray, the second a network of hosts."""
+EVERYTHING: Final = "everything"
+SOAK: Final = "soak"
+OWN_PARTS: Final = (OUTBOX, DAY, EVERYTHING, SOAK)
+"""Parts that are run by their names only: the first needs no Ray, the second a network of hosts, the others hours."""
+RATE: Final = {EVERYTHING: 60.0, SOAK: 60.0}
+PARTITIONS: Final = {EVERYTHING: 2, SOAK: 2}
+"""Defaults of a part that differ from those of the others."""
 END_S: Final = 60.0
 
 
@@ -94,10 +100,12 @@ def _wait(command: list[str]) -> int:
 
 def _one_part(options: argparse.Namespace, given: list[str]) -> int:
     from tests.chaos.copies.run import CopiesRun
+    from tests.chaos.everything.run import EverythingRun
+    from tests.chaos.everything.soak import SoakRun
     from tests.chaos.run import Options, Run, run  # Ray reads its environment when it is imported
     from tests.chaos.spark.run import SparkRun
 
-    kinds = {"copies": CopiesRun, "spark": SparkRun}
+    kinds = {"copies": CopiesRun, "spark": SparkRun, EVERYTHING: EverythingRun, SOAK: SoakRun}
     try:
         result = run(
             kinds.get(options.only, Run),
@@ -106,8 +114,8 @@ def _one_part(options: argparse.Namespace, given: list[str]) -> int:
                 minutes=options.minutes,
                 seed=options.seed,
                 brokers=options.brokers,
-                partitions=options.partitions,
-                rate=options.rate,
+                partitions=options.partitions or PARTITIONS.get(options.only, 3),
+                rate=options.rate or RATE.get(options.only, 600.0),
                 spares=options.spares,
                 faults=tuple(options.faults.split(",")) if options.faults else (),
                 each_once=options.each_once,
@@ -144,13 +152,13 @@ def _end(number: int, _: FrameType | None) -> None:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--only", choices=(*PARTS, OUTBOX, DAY), help="one part, or the outbox, or a service's day")
+    parser.add_argument("--only", choices=(*PARTS, *OWN_PARTS), help="one part, or one that is run by its name only")
     parser.add_argument("--kills", type=int, default=1_000, help="of relays, with --only outbox (default 1000)")
     parser.add_argument("--minutes", type=float, default=1.0, help="how long faults are injected (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="of the schedule and of the clients (default 1)")
     parser.add_argument("--brokers", type=int, default=3)
-    parser.add_argument("--partitions", type=int, default=3)
-    parser.add_argument("--rate", type=float, default=600.0, help="records a second of each of the two producers")
+    parser.add_argument("--partitions", type=int, help="of the main topic (default 3, of everything 2)")
+    parser.add_argument("--rate", type=float, help="records a second of each producer (default 600, of everything 60)")
     parser.add_argument("--spares", type=int, help="processes ready to become replicas (default: by the seed)")
     parser.add_argument("--faults", default="", help="kinds to draw from, by commas (with --only; default: all)")
     parser.add_argument("--each-once", action="store_true", help="each kind once in the order given, and no longer")
@@ -184,6 +192,10 @@ def known_faults(part: str | None) -> tuple[str, ...]:
         from tests.chaos.copies.strikes import COPIES_FAULTS
 
         return COPIES_FAULTS
+    if part == EVERYTHING:
+        from tests.chaos.everything.strikes import EVERYTHING_FAULTS
+
+        return EVERYTHING_FAULTS
     if part == "spark":
         from tests.chaos.spark.strikes import SPARK_FAULTS
 

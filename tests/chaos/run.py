@@ -8,9 +8,10 @@ import shutil
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 import raylog
 from raylog.core.errors import RaylogError
@@ -88,6 +89,13 @@ def arena_for(part: str, setup: Setup, *, full_disk: bool = True) -> Arena:
 class Run:
     """State of one run."""
 
+    fills_disk: ClassVar[bool] = True
+    """Whether a broker may have a small disk, to be filled."""
+    calm_pause_s: ClassVar[tuple[float, float]] = CALM_PAUSE_S
+    """Between two faults, when the cluster is whole."""
+    cluster_config: ClassVar[Mapping[str, object]] = {}
+    """Settings of the cluster, over those of every run."""
+
     def __init__(self, options: Options) -> None:
         """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
         self._options = options
@@ -99,9 +107,14 @@ class Run:
             partitions=options.partitions,
             brokers=options.brokers,
             start_s=START_S,
-            config={**CLUSTER_CONFIG, "replica.spares": self._spares(), "log.cleaner.backoff.ms": 1_000},
+            config={
+                **CLUSTER_CONFIG,
+                "replica.spares": self._spares(),
+                "log.cleaner.backoff.ms": 1_000,
+                **self.cluster_config,
+            },
         )
-        full_disk = not options.faults or "full-disk" in options.faults
+        full_disk = self.fills_disk and (not options.faults or "full-disk" in options.faults)
         try:
             self._arena = arena_for(options.part, setup, full_disk=full_disk)
         except LeftOut:
@@ -233,10 +246,16 @@ class Run:
             if not self._report(faults):
                 return
             self._phase = "between two faults" if options.storm else "whole"
-            self._over.wait(targets.uniform(*(STORM_PAUSE_S if options.storm else CALM_PAUSE_S)))
+            self._over.wait(targets.uniform(*self._pause_s()))
         self._phase = "settling"
         self._remarks += ["in a storm, each fault's times reach to the end of the storm"] if options.storm else []
         self._report(nemesis.settle())
+
+    def _pause_s(self) -> tuple[float, float]:
+        """The shortest and longest time until the next fault."""
+        if self._options.storm:
+            return STORM_PAUSE_S
+        return CALM_PAUSE_S if self._options.each_once else self.calm_pause_s
 
     def _report(self, faults: list[Fault]) -> bool:
         """Print the faults that are over; returns whether the cluster survived them all."""

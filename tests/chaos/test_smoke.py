@@ -19,13 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT_S = 300
 
 
-def injure(part: str, faults: str, folder: Path) -> dict[str, Any]:
-    """Inject each of the faults once; returns the report."""
+def injure(part: str, faults: str, folder: Path, *options: str) -> dict[str, Any]:
+    """Inject each of the faults once; returns the report. ``options``: others than the usual rate."""
     ray_folder = tempfile.mkdtemp(prefix="rlc")  # short, because Ray's socket names are limited to 107 bytes
     command = [sys.executable, "-m", "tests.chaos", "--seed", "1", "--only", part, "--faults", faults, "--each-once"]
     report = folder / "report.json"
     process = subprocess.Popen(
-        [*command, "--rate", "200", "--out", str(folder / "run"), "--json", str(report)],
+        [*command, *(options or ("--rate", "200")), "--out", str(folder / "run"), "--json", str(report)],
         cwd=ROOT,
         env=os.environ | {"RAY_TMPDIR": ray_folder},
         stdout=subprocess.PIPE,
@@ -71,6 +71,14 @@ def test_histories_are_sound_while_dozing_and_sleeping_ones_are_struck(tmp_path:
 @pytest.mark.timeout(TIMEOUT_S + 40)
 def test_each_record_is_copied_once_while_workers_and_coordinators_die(tmp_path: Path) -> None:
     injure("copies", "kill-worker,kill-transaction-coordinator,kill-group-coordinator,kill-both-ends", tmp_path)
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(TIMEOUT_S + 40)
+def test_every_feature_keeps_its_claims_while_processes_die(tmp_path: Path) -> None:
+    faults = "kill-controller,kill-queue-replica,kill-schedule-replica"
+    found = injure("everything", faults, tmp_path, "--rate", "40", "--partitions", "1")
+    assert not [claim for claim in found["claims"] if "kept" not in claim]
 
 
 @pytest.mark.chaos

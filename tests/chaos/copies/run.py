@@ -3,7 +3,8 @@
 Called by the command. The arena, the schedule of faults and the report are those of the other runs.
 """
 
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import raylog
 from raylog.actors.naming import NAMESPACE
@@ -32,12 +33,17 @@ class CopiesRun(Run):
     """How soon what was killed has to work again."""
     copied_within_s = DRAIN_S
     """How soon the last record has its copy."""
+    workers = WORKERS
+    copier_pause_s = 0.0
+    topic_config: ClassVar[Mapping[str, object]] = {"segment.bytes": 262_144}
+    """Of source and results."""
 
     def __init__(self, options: Options) -> None:
         """Make the folder; nothing is started yet. Raises :class:`LeftOut` where this part cannot run."""
         super().__init__(options)
         self._workers: list[Any] = []
         self._wrong_table: list[Anomaly] = []
+        self._claims: list[str] = []
         self._workload: CopiesWorkload
 
     def _load_and_injure(self) -> Result:
@@ -50,22 +56,18 @@ class CopiesRun(Run):
                     topic,
                     partitions=options.partitions,
                     replication_factor=min(3, options.brokers),
-                    config={"segment.bytes": 262_144},
+                    config=self.topic_config,
                     timeout_s=START_S,
                 )
+            self._prepare_guests(admin)
             table = self._table(admin)
-        workload = self._workload = CopiesWorkload(
-            self._history,
-            seed=options.seed,
-            partitions=options.partitions,
-            sources=SOURCES,
-            clients=self._arena.clients,
-        )
+        workload = self._workload = self._new_workload()
         nemesis = Nemesis(self._history, self._arena, whole_within_s=self.whole_within_s)
         workload.start()
         if table is not None:
             table.start()
         try:
+            self._start_guests()
             self._start_workers()
             self._injure(nemesis)
         finally:
@@ -80,13 +82,35 @@ class CopiesRun(Run):
             self._hangs.append(self._uncopied(inputs))
         results = self._drained(RESULTS)
         self._hangs += [f"{name} did not end" for name in self._end_workers()]
-        if not wait_until(lambda: _count(workload.read) >= _count(results), END_S):
-            self._hangs.append(f"the reader has {_count(workload.read)} of {_count(results)} results")
+        self._end_guests()
+        if not wait_until(lambda: _count(workload.read_of(RESULTS)) >= _count(results), END_S):
+            self._hangs.append(f"the reader has {_count(workload.read_of(RESULTS))} of {_count(results)} results")
         self._hangs += [f"{name} did not end" for name in workload.end_reader(END_S)]
         self._wrong_table = [] if table is None else self._judge_table(table)
         self._phase = "stopping"
         self._arena.stop()
         return self._verdict(workload, inputs, results)
+
+    def _new_workload(self) -> CopiesWorkload:
+        options = self._options
+        return CopiesWorkload(
+            self._history,
+            seed=options.seed,
+            partitions=options.partitions,
+            sources=SOURCES,
+            clients=self._arena.clients,
+        )
+
+    # Guests beside the copies: none in this part
+
+    def _prepare_guests(self, admin: raylog.Admin) -> None:
+        """Create what they need."""
+
+    def _start_guests(self) -> None:
+        """Begin their work."""
+
+    def _end_guests(self) -> None:
+        """End it, once everything has happened that has to."""
 
     # Workers
 
@@ -99,11 +123,11 @@ class CopiesRun(Run):
         pickled: Any = ray.cloudpickle
         pickled.register_pickle_by_value(worker)  # Ray's workers do not import from this folder
         actor: Any = ray.remote(CopyWorker)
-        for number in range(WORKERS):
+        for number in range(self.workers):
             options = actor.options(
                 name=f"{WORKER_PREFIX}{number}", namespace=NAMESPACE, num_cpus=0, max_restarts=-1, max_concurrency=4
             )
-            self._workers.append(options.remote(number, self._arena.clients()))
+            self._workers.append(options.remote(number, self._arena.clients(), self.copier_pause_s))
 
     def _end_workers(self) -> list[str]:
         """End the workers; returns the names of those that did not end by themselves."""
@@ -174,9 +198,12 @@ class CopiesRun(Run):
         violations = [*workload.violations, *find_anomalies(workload.ledger, inputs, results)]
         for violation in violations:
             analysis.add(Anomaly(violation.rule, violation.claim))
+        self._claims.append(_claim("transactions: each committed record has one copy, in order", violations, inputs))
+        if self._options.table:
+            self._claims.append(_claim("table: the last record of each key is there", self._wrong_table, {}))
         for anomaly in (*self._anomalies(inputs, results), *self._wrong_table):
             analysis.add(anomaly)
-        if not self._hangs and workload.read != results:
+        if not self._hangs and workload.read_of(RESULTS) != results:
             analysis.add(Anomaly("other results", "the reader got other results than those that are there at the end"))
         for error in workload.errors:
             analysis.add(Anomaly("client died", error))
@@ -198,6 +225,7 @@ class CopiesRun(Run):
             f"{_count(inputs):,} committed records and {_count(results):,} results compared",
             part=self._options.part,
             seed=self._options.seed,
+            claims=self._claims,
         )
 
 
@@ -216,6 +244,12 @@ def find_anomalies(ledger: Ledger, inputs: Records, results: Records) -> list[Vi
     except Violation as violation:
         found.append(violation)
     return found
+
+
+def _claim(text: str, wrong: Sequence[object], records: Records) -> str:
+    """Return a line of the report."""
+    count = f", of {_count(records):,}" if records else ""
+    return f"{text}: {f'{len(wrong)} times not' if wrong else 'kept'}{count}"
 
 
 def _count(records: Records) -> int:

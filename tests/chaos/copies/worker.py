@@ -36,9 +36,12 @@ def source_of(copy: bytes) -> tuple[int, int]:
 class CopyWorker:
     """One member of the group of copiers; copies in a thread of its own."""
 
-    def __init__(self, number: int, clients: dict[str, Any]) -> None:
-        """Begin to copy. ``clients``: arguments with which a client finds the cluster."""
-        self._number, self._clients = number, clients
+    def __init__(self, number: int, clients: dict[str, Any], pause_s: float = 0.0) -> None:
+        """Begin to copy. ``clients``: arguments with which a client finds the cluster.
+
+        ``pause_s``: between two transactions, which are larger then, and cost less.
+        """
+        self._number, self._clients, self._pause_s = number, clients, pause_s
         self._random = random.Random(f"{number}-{os.getpid()}")
         self._over = threading.Event()
         self._copies = 0
@@ -77,6 +80,7 @@ class CopyWorker:
             ) as consumer:  # fmt: skip
                 while not self._over.is_set():
                     self._copy_once(consumer, producer)
+                    self._over.wait(self._pause_s)
 
     def _copy_once(self, consumer: raylog.Consumer, producer: raylog.Producer) -> None:
         """Copy what a poll brings; where that fails, abort and go back to what is committed."""

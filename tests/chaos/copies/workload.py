@@ -27,19 +27,30 @@ class CopiesWorkload:
     """The sources and the reader of one run."""
 
     def __init__(
-        self, history: History, *, seed: int, partitions: int, sources: int, clients: Callable[[], dict[str, Any]]
+        self,
+        history: History,
+        *,
+        seed: int,
+        partitions: int,
+        sources: int,
+        clients: Callable[[], dict[str, Any]],
+        pause_s: tuple[float, float] = PAUSE_S,
+        topics: tuple[str, ...] = (RESULTS,),
     ) -> None:
-        """``clients``: arguments with which a client finds the cluster."""
+        """``clients``: arguments with which a client finds the cluster; ``topics``: those that the reader reads.
+
+        ``pause_s``: shortest and longest pause of a source between two transactions.
+        """
         self.ledger = Ledger()
         self._history, self._seed, self._clients = history, seed, clients
-        self._partitions = partitions
+        self._partitions, self._pause_s, self._topics = partitions, pause_s, topics
         self._no_more = threading.Event()
         self._over = threading.Event()
         self.errors: list[str] = []
         """Exceptions that no client should ever raise."""
         self.violations: list[Violation] = []
         self.read: dict[raylog.TopicPartition, dict[int, bytes]] = {}
-        """The results that the reader has got, by offset."""
+        """What the reader has got, by offset."""
         self._sources = [self._thread(f"source-{number}", self._be_source) for number in range(sources)]
         self._reader = self._thread(READER, self._be_reader)
 
@@ -57,6 +68,10 @@ class CopiesWorkload:
         """Wait for the reader to finish; returns its name if it did not."""
         self._over.set()
         return _late([self._reader], timeout_s)
+
+    def read_of(self, topic: str) -> dict[raylog.TopicPartition, dict[int, bytes]]:
+        """Return what the reader has got of a topic, by partition and offset."""
+        return {place: records for place, records in self.read.items() if place.topic == topic}
 
     def _thread(self, name: str, work: Callable[[str, random.Random], None]) -> threading.Thread:
         def run() -> None:
@@ -87,7 +102,7 @@ class CopiesWorkload:
                     while time.monotonic() < ends_s and not self._no_more.is_set():
                         number += 1
                         self._transaction(producer, f"{name}.{life}.{number}", rng)
-                        self._no_more.wait(rng.uniform(*PAUSE_S))
+                        self._no_more.wait(rng.uniform(*self._pause_s))
             except RaylogError:
                 self._no_more.wait(RETRY_S)
 
@@ -121,11 +136,11 @@ class CopiesWorkload:
             send = Send(txn.name, number, value.decode(), outcome, at.partition, -1, began_s, now_s, error)  # type: ignore[arg-type]
             self._history.add(send)
 
-    # The reader of the results
+    # The reader
 
     def _be_reader(self, name: str, _: random.Random) -> None:
-        """One reader of committed results for the whole run: it gets each once, in order."""
-        places = [raylog.TopicPartition(RESULTS, number) for number in range(self._partitions)]
+        """One reader of committed records for the whole run: it gets each once, in order."""
+        places = [raylog.TopicPartition(topic, number) for topic in self._topics for number in range(self._partitions)]
         self.read = {place: {} for place in places}
         positions = dict.fromkeys(places, 0)
         with raylog.Consumer(

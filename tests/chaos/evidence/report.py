@@ -30,6 +30,8 @@ class Result:
     """The result of the comparison on disk."""
     part: str = "processes"
     seed: int = 1
+    claims: list[str] = field(default_factory=list)
+    """What was looked at, a line each, where a part has claims of its own."""
 
 
 def longest_gap(times: Sequence[float], from_s: float, to_s: float) -> float:
@@ -95,6 +97,7 @@ def as_plain(result: Result) -> dict[str, Any]:
         "sends": dict(history.outcomes),
         "records_read": history.records_read,
         "compared": result.compared,
+        "claims": result.claims,
         "anomalies": dict(sorted(analysis.counts.items())),
         "examples": [[example.kind, example.what] for example in analysis.examples],
         "hangs": result.hangs,
@@ -113,6 +116,7 @@ def table(plain: Mapping[str, Any]) -> str:
         f"sends      {sends['ok']:,} ok, {sends['fail']:,} fail, {sends['unknown']:,} unknown; "
         f"{plain['records_read']:,} records read",
         *([f"logs       {plain['compared']}"] if plain["compared"] else []),
+        *(f"claim      {claim}" for claim in plain.get("claims", ())),
         *_anomaly_lines(plain),
         *(f"hang       {hang}" for hang in plain["hangs"]),
         *(f"doubt      {doubt}" for doubt in plain["doubts"]),

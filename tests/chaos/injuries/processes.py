@@ -7,12 +7,14 @@ import os
 import random
 import shutil
 import time
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import raylog
 from raylog.actors.naming import broker_folder
+from raylog.fork_workers import forked_workers
 from tests.chaos.actors import ACTOR_FAULTS, RayActors
 from tests.chaos.arena import OBJECT_STORE_BYTES, Injected, NoTarget, Setup
 from tests.chaos.injuries import small_disk
@@ -27,6 +29,8 @@ class OneNode(RayActors):
     def __init__(self, setup: Setup, *, full_disk: bool = True) -> None:
         """Mount the small disk: Ray's processes have to inherit it."""
         super().__init__(setup)
+        self.forks_workers = False
+        """Whether Ray is started as `raylog.start` does it where none runs: with workers by fork, and its limits."""
         self._filled: set[Path] = set()
         self._small = broker_folder(setup.root, SMALL_BROKER)
         remark = small_disk.mount(self._small) if full_disk else "no small disk was requested"
@@ -41,13 +45,14 @@ class OneNode(RayActors):
         import ray
 
         if not ray.is_initialized():
-            ray.init(
-                address="local",
-                num_cpus=2,
-                object_store_memory=OBJECT_STORE_BYTES,
-                include_dashboard=False,
-                log_to_driver=False,
-            )
+            with forked_workers() if self.forks_workers else nullcontext():
+                ray.init(
+                    address="local",
+                    num_cpus=2,
+                    object_store_memory=OBJECT_STORE_BYTES,
+                    include_dashboard=False,
+                    log_to_driver=False,
+                )
         setup = self._setup
         self._cluster = raylog.start(
             setup.root, brokers=setup.brokers, config=setup.config, address="local", timeout_s=setup.start_s

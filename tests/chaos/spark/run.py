@@ -72,7 +72,7 @@ class SparkRun(CopiesRun):
 
     def _uncopied(self, inputs: Records) -> str:
         """Return how many records have no copy yet that the reader has got; "" = each has one."""
-        missing = tally(inputs, self._workload.read).lost
+        missing = tally(inputs, self._workload.read_of(RESULTS)).lost
         return f"{len(missing):,} records are not copied, the first {missing[0]}" if missing else ""
 
     def _anomalies(self, inputs: Records, results: Records) -> list[Anomaly]:

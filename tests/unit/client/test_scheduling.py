@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.client.arguments import now_ms
+from raylog.client.producer.scheduling import Waiting
 from raylog.client.scheduling import Handle, delay_ms, moment_ms
 from raylog.core.errors import InvalidRequest
 
@@ -67,3 +69,23 @@ def test_a_handle_is_read_as_it_was_written(partition: int, offset: int, due_ms:
 def test_a_text_that_is_no_handle_is_refused(text: str | None) -> None:
     with pytest.raises(InvalidRequest, match="raylog schedule list"):
         Handle.parse(text)
+
+
+def waiting(took_ms: int) -> Waiting:
+    """A topic about which the scheduler's answer took so long, and whose clock is this one."""
+    return Waiting("orders", "id", 1, 0, 1, took_ms, took_ms, 3_600_000, True, 0.0)
+
+
+def test_a_time_ahead_is_kept_however_long_the_scheduler_took_to_answer() -> None:
+    soon_ms = now_ms() + 1_000
+    assert waiting(took_ms=3_000).due_ms(None, soon_ms) == soon_ms
+
+
+def test_a_past_time_is_now_by_a_clock_that_is_not_ahead() -> None:
+    before_ms = now_ms()
+    assert before_ms <= waiting(took_ms=3_000).due_ms(None, 1) <= now_ms()
+
+
+def test_a_delay_may_be_longer_by_the_time_of_an_answer_and_not_shorter() -> None:
+    before_ms = now_ms()
+    assert before_ms + 4_000 <= waiting(took_ms=3_000).due_ms(1_000, None) <= now_ms() + 4_000

@@ -1,0 +1,1 @@
+"""What is claimed of each feature, judged from a history alone. Pure."""

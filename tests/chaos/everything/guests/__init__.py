@@ -1,0 +1,1 @@
+"""The clients: one module for each feature."""

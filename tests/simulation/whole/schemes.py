@@ -49,20 +49,20 @@ class Schemes:
                 self._nemesis.block([(here, there), (there, here)], for_s)
         host = self._controller_host()
         if host in one_side:
-            self._scheduler.after(self._scheduler.between(0.1, 1.5), self._give_up, host, for_s)
+            self._scheduler.after(self._scheduler.between(0.1, 1.5), self.give_up, host, for_s)
 
     def lose_contact(self) -> None:
         """Ray takes a node for lost whose processes and network are intact: actors get successors beside themselves."""
         host = self._controller_host()
         if host is not None:
-            self._give_up(host, self._scheduler.between(1.0, 6.0))
+            self.give_up(host, self._scheduler.between(1.0, 6.0))
 
     def depose_paused(self) -> None:
         """Pause the controller until a successor leads; it continues with its connections and requests of before."""
         process = self._cluster.actors["controller"].process
         if process is not None:
             process.pause()
-            self._give_up(process.host, self._scheduler.between(3.0, 8.0))
+            self.give_up(process.host, self._scheduler.between(3.0, 8.0))
             self._scheduler.after(self._scheduler.between(2.0, 6.0), process.resume)
 
     def strand_broker(self) -> None:
@@ -84,7 +84,8 @@ class Schemes:
         broker.pause()
         self._scheduler.after(paused_s, broker.resume)
 
-    def _give_up(self, host: str, for_s: float) -> None:
+    def give_up(self, host: str, for_s: float) -> None:
+        """Ray takes a node for lost, for a time, and starts its actors elsewhere."""
         if not self._nemesis.is_active:
             return
         self._world.log("nemesis", f"Ray gives {host} up")

@@ -468,6 +468,10 @@ class Network:
                     self._stalled.pop(end, None)
                     end.break_off(ConnectionResetError(104, "Connection reset by peer"))
 
+    def break_between(self, one: str, other: str) -> None:
+        """Break the connections between two hosts, as impatient peers do on a link that is blocked."""
+        self._break({one, other}, lambda item: True)
+
     def power_off(self, host: str) -> None:
         """Make a host fall silent; the caller kills its processes, without a FIN or RST to their peers."""
         self.down.add(host)

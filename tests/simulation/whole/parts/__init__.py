@@ -8,9 +8,11 @@ from tests.simulation.whole.parts.addresses import Addresses
 from tests.simulation.whole.parts.awake_limit import AwakeLimit
 from tests.simulation.whole.parts.clocks import Clocks
 from tests.simulation.whole.parts.damage import Damage
+from tests.simulation.whole.parts.deposed import Deposed
 from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
+from tests.simulation.whole.parts.repeats import Repeats
 from tests.simulation.whole.parts.retention import Retention
 from tests.simulation.whole.parts.rows import Rows
 from tests.simulation.whole.parts.settings import Settings
@@ -35,4 +37,6 @@ PARTS: Final[dict[str, type[Part]]] = {
     "awake-limit": AwakeLimit,
     "strange-rows": Rows,
     "settings": Settings,
+    "deposed-coordinators": Deposed,
+    "repeats": Repeats,
 }

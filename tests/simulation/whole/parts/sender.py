@@ -20,7 +20,7 @@ class Sender(Client):
         """Make a producer; the transactional id is the name of this client."""
         if is_transactional:
             options |= {"transactional_id": self.name, "transaction_timeout_ms": 6_000}
-        return AsyncProducer(delivery_timeout_ms=DELIVERY_MS, max_block_ms=API_MS, **options)
+        return AsyncProducer(**{"delivery_timeout_ms": DELIVERY_MS, "max_block_ms": API_MS, **options})
 
     async def work(
         self, make: Callable[[], AsyncProducer], once: Callable[[AsyncProducer], Awaitable[bool]], *, begins: bool

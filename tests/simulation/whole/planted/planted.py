@@ -18,6 +18,7 @@ from tests.simulation.whole.planted.planted_mends import MENDED_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
+from tests.simulation.whole.planted.planted_rules import RULE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
@@ -45,5 +46,6 @@ _TABLES: Final = (
     EVERYTHING_BUGS,
     PART_BUGS,
     MENDED_BUGS,
+    RULE_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

@@ -79,9 +79,13 @@ def listen(
     )
 
 
-def client_secret(secret: Secret) -> bytes:
-    """Return the newest value of the clients' secret."""
-    return to_listen(secret).client[0]
+def secrets_for_clients(secret: Secret) -> dict[str, bytes | None]:
+    """Return the newest value of the clients' secret, and the one that it is about to replace, if any.
+
+    A client proves both: while the secret is changed, nodes get the new value after each other.
+    """
+    newest, *replaced = to_listen(secret).client
+    return {"secret": newest, "replaced_secret": replaced[0] if replaced else None}
 
 
 async def dial(host: str, port: int, *, secret: Secret, timeout_s: float, handler: Handler | None = None) -> Connection:

@@ -29,7 +29,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
-from raylog.actors.transport import client_secret, listen
+from raylog.actors.transport import listen, secrets_for_clients
 from raylog.core.config import ClusterConfig, TopicConfig
 from raylog.core.controller.coordinators import check_level, topic_behind
 from raylog.core.errors import (
@@ -243,7 +243,7 @@ class BrokerServer:
         host, port = self.endpoint
         return {
             "cluster_id": self.image.cluster_id,
-            "secret": client_secret(self.spec.secret),
+            **secrets_for_clients(self.spec.secret),
             "brokers": brokers or [[self.broker, host, port]],
         }
 

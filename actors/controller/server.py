@@ -24,7 +24,7 @@ from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.settings import controller_settings
-from raylog.actors.transport import client_secret, listen
+from raylog.actors.transport import listen, secrets_for_clients
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.controller import events as ctl
 from raylog.core.controller.cluster_config import config_at_start
@@ -191,7 +191,7 @@ class ControllerServer:
         present = [broker for broker in online if self._running().machine.is_present(BrokerMember(broker.broker))]
         brokers = [[item.broker, item.host, item.port] for item in present or online]
         stated = {"allow_plaintext": self.spec.allow_plaintext}
-        return {"cluster_id": image.cluster_id, "secret": client_secret(self.spec.secret), "brokers": brokers, **stated}
+        return {"cluster_id": image.cluster_id, **secrets_for_clients(self.spec.secret), "brokers": brokers, **stated}
 
     def status(self) -> dict[str, object]:
         """Return brokers, topics and leaders as plain values."""

@@ -76,13 +76,14 @@ class AsyncTokens:
         reads, writes = _names("read", read), _names("write", write)
         _check(reads, writes, transactional_id_prefix, group, lifetime_s)
         self.cluster.check_started()
+        deadline = Deadline(timeout_s)
+        await self.cluster.renew_secret(timeout_s=deadline.left_s)  # a token of the old one would end with it
         address = self.cluster.address
         assert address is not None  # since the start
         if isinstance(address.secret, Token):
             raise InvalidConfig(
                 "A client with a token cannot make tokens: give it the cluster's secret, and unset RAYLOG_TOKEN."
             )
-        deadline = Deadline(timeout_s)
         topics = []
         for name in dict.fromkeys((*reads, *writes)):
             info = await self.cluster.topic(name, timeout_s=deadline.left_s)

@@ -116,7 +116,7 @@ class ClusterClient:
         keep_freed_memory(KEPT_BYTES)
         self.address = await self._find(timeout_s)
         self._pool = ConnectionPool(
-            self.address.proof, self.config.client_id, self._lost, self._broker_endpoints, self._replaced
+            self.address.proved, self.config.client_id, self._lost, self._broker_endpoints, self._replaced
         )
         await self._find_first_broker(self.address, timeout_s, deadline)
         self._periodic = LastingTask(self._refresh_with_age, "raylog-metadata")
@@ -570,7 +570,7 @@ class ClusterClient:
                 found = replace(found, proof=known)
             elif found.proof != known:
                 logger.warning("Client %r has got the clients' new secret through Ray.", self.config.client_id)
-            self.address, self._started_pool().secret = found, found.proof
+            self.address, self._started_pool().secret = found, found.proved
 
     async def _fetch_metadata(self, topics: frozenset[str] | None, deadline: Deadline) -> None:
         for reply in await self._request_metadata(topics, deadline):

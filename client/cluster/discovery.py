@@ -26,7 +26,7 @@ from raylog.client.cluster.credentials import (
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.ray_session import running_ray_address
 from raylog.core.errors import InvalidConfig, NoClusterFound
-from raylog.rpc import Token
+from raylog.rpc import Credentials, Secret, Token
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 CONTROLLER_NAME = "controller"
@@ -44,6 +44,15 @@ class ClusterAddress:
     proof: Proof
     endpoints: tuple[Endpoint, ...]
     through_ray: bool = False
+    replaced: bytes | None = None
+    """The value that the one in `proof` is about to replace; some nodes may know it alone. None = there is none."""
+
+    @property
+    def proved(self) -> Secret:
+        """What connections prove: the secret with the value that it replaces, of which a server has one at least."""
+        if self.replaced is None or not isinstance(self.proof, bytes):
+            return self.proof
+        return Credentials(client=(self.proof, self.replaced))
 
     @property
     def secret(self) -> bytes | Token:
@@ -129,7 +138,10 @@ async def _through_ray(token: Proof | None, timeout_s: float) -> ClusterAddress:
         info = await asyncio.to_thread(_query_controller, deadline.left_s)
         endpoints = () if info is None else tuple((str(host), int(port)) for _, host, port in info["brokers"])
         if info is not None and endpoints:
-            return ClusterAddress(token or parse_secret(info["secret"]), endpoints, through_ray=True)
+            before = info.get("replaced_secret")  # not of a controller of an earlier release
+            replaced = None if before is None else parse_secret(before)
+            known = token or parse_secret(info["secret"])
+            return ClusterAddress(known, endpoints, through_ray=True, replaced=replaced)
         if deadline.is_over:
             if info is None:
                 raise NoClusterFound("The Raylog controller is being restarted, and was not reached in time.")

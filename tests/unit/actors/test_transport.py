@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
-from raylog.actors.transport import check_plaintext, listen
+from raylog.actors.transport import check_plaintext, listen, secrets_for_clients
 from raylog.core.configuration.listeners import is_loopback
 from raylog.core.errors import InvalidConfig, StartFailed
 from raylog.launch.plaintext import plaintext_is_allowed
 from raylog.protocol.broker import BROKER
 from raylog.protocol.permissions import permissions
+from raylog.rpc import Credentials
 from raylog.rpc.auth.secret_files import SecretFiles, make_secrets
 
 
@@ -87,3 +88,11 @@ def test_no_specification_carries_or_shows_a_secret(tmp_path: Path) -> None:
             assert value.hex() not in repr(spec)
     shown = repr(ControllerSpec(data_directory=tmp_path, secret=b"a secret in the clear", cluster_id="c"))
     assert "in the clear" not in shown
+
+
+def test_clients_get_both_values_of_a_secret_that_is_being_changed() -> None:
+    cluster, new, old = b"c" * 32, b"n" * 32, b"o" * 32
+    changing = Credentials.of_cluster([cluster], [new, old])
+    assert secrets_for_clients(changing) == {"secret": new, "replaced_secret": old}
+    settled = Credentials.of_cluster([cluster], [new])
+    assert secrets_for_clients(settled) == {"secret": new, "replaced_secret": None}

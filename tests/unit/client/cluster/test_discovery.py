@@ -11,6 +11,7 @@ from raylog.client.cluster.credentials import parse_secret
 from raylog.client.cluster.discovery import find_cluster, parse_bootstrap
 from raylog.core.errors import InvalidConfig, NoClusterFound
 from raylog.rpc import Grant, mint
+from raylog.rpc.auth.credentials import to_dial
 from raylog.rpc.auth.token_text import token_text
 
 
@@ -93,7 +94,7 @@ def test_the_secret_is_never_shown() -> None:
     assert "hush" not in repr(found)
 
 
-def restarting(monkeypatch: pytest.MonkeyPatch, failures: int, without_brokers: int = 0) -> None:
+def restarting(monkeypatch: pytest.MonkeyPatch, failures: int, without_brokers: int = 0, **stated: object) -> None:
     """A controller in Ray that cannot be reached for so many queries, and then knows no broker for so many."""
     ray = pytest.importorskip("ray")
     left = [ray.exceptions.ActorUnavailableError("it is being restarted", b"\0" * 16) for _ in range(failures)]
@@ -103,7 +104,7 @@ def restarting(monkeypatch: pytest.MonkeyPatch, failures: int, without_brokers: 
         assert timeout > 0
         if left:
             raise left.pop()
-        return {"secret": "00ff" * 8, "brokers": rows.pop() if len(rows) > 1 else rows[0]}
+        return {"secret": "00ff" * 8, "brokers": rows.pop() if len(rows) > 1 else rows[0], **stated}
 
     controller = SimpleNamespace(connection_info=SimpleNamespace(remote=lambda: None))
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
@@ -115,6 +116,23 @@ def restarting(monkeypatch: pytest.MonkeyPatch, failures: int, without_brokers: 
 def test_a_client_that_starts_while_the_controller_restarts_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     restarting(monkeypatch, 3)
     assert asyncio.run(find_cluster(None, None, timeout_s=10, environ={})).endpoints == (("a", 1),)
+
+
+def test_a_client_inside_ray_proves_both_values_amid_a_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    new, old = b"\x00\xff" * 8, b"\x11" * 16
+    restarting(monkeypatch, 0, replaced_secret=old)
+    found = asyncio.run(find_cluster(None, None, timeout_s=10, environ={}))
+    assert to_dial(found.proved).offered == (new, old)
+    assert found.secret == new, "tokens are made with the new one"
+    restarting(monkeypatch, 0, replaced_secret=None)
+    assert asyncio.run(find_cluster(None, None, timeout_s=10, environ={})).proved == new
+    restarting(monkeypatch, 0)
+    assert asyncio.run(find_cluster(None, None, timeout_s=10, environ={})).proved == new, "of an earlier release"
+    restarting(monkeypatch, 0, replaced_secret=old)
+    token = asyncio.run(find_cluster(None, None, token=LINE, timeout_s=10, environ={}))
+    assert token.proved == TOKEN
 
 
 def test_a_controller_that_stays_away_is_named_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:

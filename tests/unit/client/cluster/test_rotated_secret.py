@@ -170,6 +170,45 @@ async def test_a_client_inside_ray_gets_the_new_secret_from_there(
     assert sum("has got the clients' new secret through Ray" in line for line in caplog.messages) == 1
 
 
+async def test_a_client_inside_ray_reaches_nodes_without_the_new_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller's node has it first; the others get it by `raylog start`, which comes a little later."""
+    with rotation(tmp_path, "secret") as one:
+        endpoints = tuple((broker.host, broker.port) for broker in one.cluster.brokers.values())
+
+        async def through_ray(*_: object, **__: object) -> ClusterAddress:
+            return ClusterAddress(SECRETS[1], endpoints, through_ray=True, replaced=SECRETS[0])
+
+        monkeypatch.setattr(cluster_client, "find_cluster", through_ray)
+        async with AsyncAdmin() as admin:
+            assert len((await admin.describe_topic("t")).partitions) == 2
+            for step in (one.change, one.finish):
+                await asyncio.to_thread(step)
+                await asyncio.to_thread(one.cluster.cut_connections)
+                assert len((await admin.describe_topic("t")).partitions) == 2
+
+
+async def test_tokens_of_a_client_inside_ray_are_of_the_secret_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "PROVED_S", 0.0)
+    with rotation(tmp_path, "secret") as one:
+        endpoints = tuple((broker.host, broker.port) for broker in one.cluster.brokers.values())
+
+        async def through_ray(*_: object, **__: object) -> ClusterAddress:
+            return ClusterAddress(read_values(one.brokers)[0], endpoints, through_ray=True)
+
+        monkeypatch.setattr(cluster_client, "find_cluster", through_ray)
+        async with AsyncAdmin() as maker:
+            await asyncio.to_thread(one.change)
+            await asyncio.to_thread(write_values, one.brokers, read_values(one.brokers)[:1])
+            token = await maker.create_token(read=["t"])
+        monkeypatch.undo()
+        async with AsyncAdmin(bootstrap=one.cluster.bootstrap, token=token) as admin:
+            assert len((await admin.describe_topic("t")).partitions) == 2
+
+
 def test_a_secret_in_the_arguments_cannot_become_another(tmp_path: Path) -> None:
     with rotation(tmp_path, "secret") as one:
         options: dict[str, Any] = {"bootstrap": one.cluster.bootstrap, "secret": SECRETS[0]}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from raylog.actors.naming import replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed
+from raylog.rpc import Secret
 from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
@@ -105,6 +107,12 @@ class Cluster:
     config: dict[str, str] = field(default_factory=dict)
     dozes: Dozes | None = None
     """How replicas doze; None = they do not."""
+    secret_on: Callable[[str], Secret] = lambda _: SECRET
+    """Returns the source of the secrets on a host."""
+    outside: dict[str, Any] = field(default_factory=lambda: {"secret": SECRET})
+    """What clients outside of Ray are given to prove, as a client's configuration has it."""
+    secrets_changed_s: float = -math.inf
+    """When a value of the clients' secret was last added, copied to a node, or removed."""
 
     def __post_init__(self) -> None:
         self.actors: dict[str, Actor] = {}
@@ -147,7 +155,7 @@ class Cluster:
             spec = BrokerSpec(
                 broker=broker,
                 folder=folder_of(self.root, broker),
-                secret=SECRET,
+                secret=self.secret_on(host),
                 cluster_id=CLUSTER_ID,
                 node_id=host,
                 host=host,
@@ -169,7 +177,7 @@ class Cluster:
     def _new_controller(self, process: SimProcess) -> ControllerServer:
         spec = ControllerSpec(
             data_directory=self.root,
-            secret=SECRET,
+            secret=self.secret_on(process.host),
             cluster_id=CLUSTER_ID,
             cluster_config=self.config,
             host=process.host,
@@ -189,7 +197,8 @@ class Cluster:
         """Create a coordinator unless there is one (the controller's port)."""
 
         def make(process: SimProcess) -> CoordinatorServer[Any]:
-            spec = CoordinatorSpec(kind=kind, index=index, secret=SECRET, cluster_config=self.config, host=process.host)
+            secret = self.secret_on(process.host)
+            spec = CoordinatorSpec(kind=kind, index=index, secret=secret, cluster_config=self.config, host=process.host)
             return coordinator_server(spec, find_controller=self.find_controller, on_fatal=self._end_process(process))
 
         actor = self._ensure(f"coordinator-{kind}-{index}", tuple(self.hosts), make)

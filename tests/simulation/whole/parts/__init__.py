@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.simulation.whole.parts.addresses import Addresses
 from tests.simulation.whole.parts.awake_limit import AwakeLimit
+from tests.simulation.whole.parts.changed_secrets import ChangedSecrets
 from tests.simulation.whole.parts.clocks import Clocks
 from tests.simulation.whole.parts.damage import Damage
 from tests.simulation.whole.parts.deposed import Deposed
@@ -39,4 +40,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "settings": Settings,
     "deposed-coordinators": Deposed,
     "repeats": Repeats,
+    "changed-secrets": ChangedSecrets,
 }

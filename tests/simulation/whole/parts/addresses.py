@@ -17,7 +17,6 @@ from raylog.client.producer.producer import AsyncProducer
 from raylog.core.errors import ClientClosed, CommitFailed, DeliveryTimedOut, RaylogError
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
-from tests.simulation.whole.cluster import SECRET
 from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until
 from tests.simulation.world import Violation
@@ -49,10 +48,10 @@ class Outsider(Client):
         self._renamed = [0] * GROUPS
 
     def where(self) -> dict[str, Any]:
-        """Return the addresses of the brokers that serve now, and the secret."""
+        """Return the addresses of the brokers that serve now, and what to prove."""
         actors = self.world.cluster.named("broker-")
         endpoints = ["{}:{}".format(*actor.server.endpoint) for actor in actors if actor.serves]
-        return {"bootstrap": endpoints, "secret": SECRET} if endpoints else {}
+        return {"bootstrap": endpoints, **self.world.cluster.outside} if endpoints else {}
 
     async def run(self) -> None:
         """Work until the world is quiet; each commit is read back by another consumer of its group."""

@@ -56,7 +56,7 @@ class Holder(Client):
         """No token yet."""
         super().__init__(world, name)
         self.part = part
-        self.expires_s = 0.0
+        self.expires_s = self.made_s = 0.0
         self.count = 0
 
     async def run(self) -> None:
@@ -79,7 +79,7 @@ class Holder(Client):
     async def token(self) -> str:
         """Return a new token, empty where none could be made; before it, this client has none."""
         admin = await started(self, lambda: AsyncAdmin(request_timeout_ms=API_MS))
-        made = ""
+        made, self.made_s = "", self.world.now_s
         try:
             work = admin.create_token(
                 read=[GRANTED],
@@ -107,7 +107,8 @@ class Holder(Client):
         """Return whether a failure means that another token is needed; raises Violation where it may not be."""
         self.world.log(self.name, f"{what}: {error!r}")
         if isinstance(error, REFUSED):
-            if not self.has_expired:
+            is_of_old_secret = self.made_s <= self.world.cluster.secrets_changed_s
+            if not self.has_expired and not is_of_old_secret:
                 raise Violation(RULE, f"{self.name}: {what} was refused before the token expired: {error!r}")
             return True
         if not error.retriable and not isinstance(error, allowed):

@@ -20,6 +20,7 @@ from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
 from tests.simulation.whole.planted.planted_rules import RULE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
+from tests.simulation.whole.planted.planted_secrets import SECRET_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
 from tests.simulation.whole.planted.planted_transactions import TRANSACTION_BUGS
@@ -47,5 +48,6 @@ _TABLES: Final = (
     PART_BUGS,
     MENDED_BUGS,
     RULE_BUGS,
+    SECRET_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

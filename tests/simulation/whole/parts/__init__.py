@@ -11,6 +11,7 @@ from tests.simulation.whole.parts.clocks import Clocks
 from tests.simulation.whole.parts.damage import Damage
 from tests.simulation.whole.parts.deposed import Deposed
 from tests.simulation.whole.parts.foreign import Foreign
+from tests.simulation.whole.parts.near import NearReaders
 from tests.simulation.whole.parts.part import Part
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.repeats import Repeats
@@ -41,4 +42,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "deposed-coordinators": Deposed,
     "repeats": Repeats,
     "changed-secrets": ChangedSecrets,
+    "near-reads": NearReaders,
 }

@@ -15,6 +15,7 @@ from tests.simulation.whole.planted.planted_everything import EVERYTHING_BUGS
 from tests.simulation.whole.planted.planted_forwarding import FORWARDING_BUGS
 from tests.simulation.whole.planted.planted_halves import HALF_BUGS
 from tests.simulation.whole.planted.planted_mends import MENDED_BUGS
+from tests.simulation.whole.planted.planted_near import NEAR_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
@@ -49,5 +50,6 @@ _TABLES: Final = (
     MENDED_BUGS,
     RULE_BUGS,
     SECRET_BUGS,
+    NEAR_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

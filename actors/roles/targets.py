@@ -133,18 +133,23 @@ class Targets:
     async def clocks(self, brokers: Sequence[tuple[str, int]]) -> list[int]:
         """Return the times of day of the brokers that answer at once, of those at some addresses.
 
-        In milliseconds since 1970, as they were when the replies came: on the way they took half of the time.
+        In milliseconds since 1970, as they are now: a broker that does not answer holds up the others' by a second.
         """
-        found = await asyncio.gather(*(self._clock(place) for place in brokers))
-        return [wall_ms for wall_ms in found if wall_ms is not None]
+        found = await asyncio.gather(*(self._clock_ahead(place) for place in brokers))
+        now_ms = monotonic_ms()
+        return [now_ms + ahead_ms for ahead_ms in found if ahead_ms is not None]
 
-    async def _clock(self, place: tuple[str, int]) -> int | None:
+    async def _clock_ahead(self, place: tuple[str, int]) -> int | None:
+        """Return how far a broker's time of day is ahead of this process's clock, which does not jump.
+
+        Its reply is taken to have been on its way for half of the time.
+        """
         try:
             async with asyncio.timeout(CLOCK_TIMEOUT_S):
                 connection = await self._routes.connect(place)
                 began_ms = monotonic_ms()
                 reply = await connection.call(CLOCK.name, ClockRequest(), timeout_s=CLOCK_TIMEOUT_S)
-                return CLOCK.read_reply(reply.args).wall_ms + (monotonic_ms() - began_ms) // 2
+                return CLOCK.read_reply(reply.args).wall_ms - (began_ms + monotonic_ms()) // 2
         except (RaylogError, OSError, TimeoutError) as error:
             logger.debug("the broker at %s:%d does not state its time: %s", *place, error)
             return None

@@ -1,16 +1,19 @@
-"""Calls of roles to the leaders of other partitions: what is tried again at once."""
+"""Calls of roles to other brokers: what is tried again at once, and which time it is by them."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
 import pytest
 
 from raylog.actors.forwarding.places import Place
+from raylog.actors.roles import targets as targets_module
 from raylog.actors.roles.targets import Targets
 from raylog.actors.routes import Route
 from raylog.core.errors import NotLeaderOrFollower, RaylogError, RecordTooLarge
+from raylog.protocol.broker import ClockReply
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Reply
 
@@ -70,3 +73,36 @@ async def test_other_refusals_are_left_to_the_role(refusal: RaylogError) -> None
     with pytest.raises(type(refusal)):
         await targets(leaders).send(TO, b"batch")
     assert leaders.look_ups == 1
+
+
+class Clocks:
+    """Stands for brokers: each states its time; that on port 2 is silent until the time of this process is another."""
+
+    def __init__(self, clock: list[int], silent_ms: int) -> None:
+        self._clock = clock
+        self._silent_ms = silent_ms
+        self._others = asyncio.Event()
+
+    async def connect(self, place: tuple[str, int]) -> Any:
+        brokers = self
+
+        class Connection:
+            async def call(self, *_: object, **__: object) -> Reply:
+                if place[1] == 2:
+                    await brokers._others.wait()
+                    brokers._clock[0] += brokers._silent_ms
+                    raise ConnectionResetError("it was cut off")
+                stated = ClockReply(1_000_000 + brokers._clock[0])
+                brokers._clock[0] += 10  # on its way
+                brokers._others.set()
+                return Reply(msgspec.Raw(msgspec.msgpack.encode(stated)), memoryview(b""))
+
+        return Connection()
+
+
+async def test_a_time_is_of_now_however_long_another_broker_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [500]
+    monkeypatch.setattr(targets_module, "monotonic_ms", lambda: clock[0])
+    brokers: Any = Clocks(clock, silent_ms=900)
+    found = await Targets(brokers).clocks([("host", 1), ("host", 2)])
+    assert found == [1_000_000 + clock[0] - 10 + 5], "half of the 10 ms were the reply's"

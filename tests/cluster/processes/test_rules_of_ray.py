@@ -77,7 +77,7 @@ class Probe:
     async def make(self, name: str, *, is_lasting: bool) -> int:
         """Make another one from here; returns its process id."""
         options = actor_options(name) if is_lasting else {"name": name, "namespace": NAMESPACE, "num_cpus": 0}
-        self.made = ray.remote(Probe).options(**options).remote(str(self.folder))
+        self.made: Any = ray.remote(Probe).options(**options).remote(str(self.folder))
         pid, _, _ = await self.made.about.remote()
         return int(pid)
 
@@ -325,7 +325,6 @@ def test_while_rays_control_store_hangs_event_loops_go_on(names: list[str], tmp_
     assert longest_s < AWAY_S / 2
 
 
-@ray.remote(num_returns="streaming", max_retries=2, num_cpus=0)  # type: ignore[call-overload, untyped-decorator]
 def numbers(folder: str, plan: list[str]) -> Iterator[tuple[int, int]]:
     """(attempt, number) of five numbers; an attempt ends after three, or as the plan has it before its second."""
     worker: Any = ray._private.worker.global_worker
@@ -343,7 +342,9 @@ def numbers(folder: str, plan: list[str]) -> Iterator[tuple[int, int]]:
 def received(folder: Path, plan: list[str]) -> list[tuple[int, int]]:
     """What the reader of a generator gets, of which each attempt goes on once the ones before have arrived."""
     found: list[tuple[int, int]] = []
-    for reference in numbers.remote(str(folder), plan):
+    options: dict[str, Any] = {"num_returns": "streaming", "max_retries": 2, "num_cpus": 0}
+    task: Any = ray.remote(**options)(numbers)
+    for reference in task.remote(str(folder), plan):
         found.append(ray.get(reference, timeout=ANSWER_S))
         if len(found) == 3:
             for attempt in range(3):

@@ -77,8 +77,9 @@ class Probe:
     async def make(self, name: str, *, is_lasting: bool) -> int:
         """Make another one from here; returns its process id."""
         options = actor_options(name) if is_lasting else {"name": name, "namespace": NAMESPACE, "num_cpus": 0}
-        self.made: Any = ray.remote(Probe).options(**options).remote(str(self.folder))
-        pid, _, _ = await self.made.about.remote()
+        made: Any = ray.remote(Probe).options(**options).remote(str(self.folder))
+        pid, _, _ = await made.about.remote()
+        self.made = made
         return int(pid)
 
     async def gap(self) -> tuple[list[str], float]:

@@ -10,6 +10,7 @@ from tests.simulation.whole.parts.clocks import Clocks
 from tests.simulation.whole.parts.damage import Damage
 from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.part import Part
+from tests.simulation.whole.parts.ray_calls import RayCalls
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.retention import Retention
 from tests.simulation.whole.parts.rows import Rows
@@ -35,4 +36,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "awake-limit": AwakeLimit,
     "strange-rows": Rows,
     "settings": Settings,
+    "ray-calls": RayCalls,
 }

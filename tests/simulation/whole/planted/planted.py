@@ -18,6 +18,7 @@ from tests.simulation.whole.planted.planted_mends import MENDED_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
+from tests.simulation.whole.planted.planted_ray import RAY_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_servers import SERVER_BUGS
 from tests.simulation.whole.planted.planted_sleepers import SLEEPER_BUGS
@@ -44,6 +45,7 @@ _TABLES: Final = (
     FORWARDING_BUGS,
     EVERYTHING_BUGS,
     PART_BUGS,
+    RAY_BUGS,
     MENDED_BUGS,
 )
 BUGS: Final[dict[str, Bug]] = {bug.name: bug for table in _TABLES for bug in table}

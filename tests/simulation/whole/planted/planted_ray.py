@@ -54,11 +54,11 @@ RAY_BUGS: Final = (
     ),
     _bug(
         "a coordinator whose start was lost is not started again",
-        (),
+        ("sleep", "transactions"),
         ("W9", "W8", "W1"),
         Coordinators,
         "ensure",
         Edit("decision.now_ms - started >= START_RETRY_MS", "False").of,
-        16,
+        24,
     ),
 )

@@ -73,6 +73,8 @@ class ReplicaSpec:
     allow_plaintext: bool = False
     catch_up_bytes_per_s: int = 0
     """How fast this replica may fetch while a reassignment adds it; 0 = as fast as it can."""
+    as_of: int = -1
+    """Version of the metadata that the settings are of; a replica ignores those of an earlier one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ class WantedReplicas:
             host=spec.host,
             allow_plaintext=spec.allow_plaintext,
             catch_up_bytes_per_s=catch_up_rate(image.config, len(self._adding)) if self._is_added(state) else 0,
+            as_of=image.version,
         )
 
     def _is_added(self, state: PartitionState) -> bool:

@@ -19,7 +19,8 @@ from raylog.actors.processes.ray_support import (
     MAKE_TIMEOUT_S,
     actor_options,
     answer,
-    find_actor,
+    at_store,
+    find_beside,
     wait_until_ended,
 )
 
@@ -85,25 +86,26 @@ class OwnActors:
         options = actor_options(name, node_id=recipe.node_id)
         if recipe.resources:
             options["resources"] = dict(recipe.resources)
+        request = class_of(recipe.kind).options(**options).remote
         try:
-            return class_of(recipe.kind).options(**options).remote(*recipe.arguments)
-        except (ray.exceptions.RayError, ValueError) as error:
-            raise ActorTrouble(f"{name} was not made: {error}") from error
+            return await at_store(MAKE_TIMEOUT_S, request, *recipe.arguments)
+        except (ray.exceptions.RayError, ValueError, TimeoutError) as error:
+            raise ActorTrouble(f"{name} was not made: {error!r}") from error
 
     async def exists(self, name: str) -> bool:
         """Return whether there is such an actor."""
-        return find_actor(name) is not None
+        return await _found(name) is not None
 
     async def call(self, name: str, method: str, *arguments: object, timeout_s: float) -> Any:
         """Call a method; returns its result."""
-        handle = find_actor(name)
+        handle = await _found(name)
         if handle is None:
             raise NoSuchActor(f"There is no actor {name}.")
         return await _answer(handle, name, method, arguments, timeout_s)
 
     async def end(self, name: str, *, is_stopped_first: bool) -> None:
         """End the actor for good, and wait until its name is free."""
-        handle = find_actor(name)
+        handle = await _found(name)
         if handle is None:
             return
         try:
@@ -112,7 +114,7 @@ class OwnActors:
         except ActorTrouble as error:
             logger.info("%s did not stop cleanly: %s", name, error)
         try:
-            ray.kill(handle, no_restart=True)
+            await at_store(CONTROL_TIMEOUT_S, ray.kill, handle, no_restart=True)
             await wait_until_ended(name)
         except (ray.exceptions.RayError, TimeoutError) as error:
             raise ActorTrouble(f"{name} has not ended: {error!r}") from error
@@ -127,6 +129,14 @@ def class_of(kind: str) -> Any:
     from raylog.actors.processes.ray_coordinator import coordinator_class
 
     return coordinator_class(kind)
+
+
+async def _found(name: str) -> Any:
+    """Return the actor's handle, or None; raises ActorTrouble where Ray does not answer."""
+    try:
+        return await find_beside(name)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        raise ActorTrouble(f"Ray does not say whether there is an actor {name}: {error!r}") from error
 
 
 async def _answer(handle: Any, name: str, method: str, arguments: tuple[object, ...], timeout_s: float) -> Any:

@@ -22,19 +22,23 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec
 from raylog.actors.logs import name_log, set_up_logging
-from raylog.actors.naming import CONTROLLER, NAMESPACE, RESOURCE, broker_name, node_broker_name
+from raylog.actors.naming import CONTROLLER, RESOURCE, broker_name, node_broker_name
 from raylog.actors.processes.ray_secrets import secret_here, values_of
 from raylog.actors.processes.ray_support import (
     A_SHARE,
+    CONTROL_TIMEOUT_S,
     FIND_TIMEOUT_S,
     LOOPBACK,
     MAKE_TIMEOUT_S,
     actor_options,
     answer,
+    at_store,
     begin,
     end_process,
     find_controller,
+    handle_of,
     keep_unused_out,
+    listed_names,
     node_address,
     ray_logs,
 )
@@ -52,7 +56,7 @@ async def find_voter(broker: int) -> tuple[str, int]:
     """Return the endpoint of the broker with this id; raises :class:`ConnectionFailed` while it cannot be found."""
     try:
         try:
-            handle: Any = ray.get_actor(broker_name(broker), namespace=NAMESPACE)
+            handle = await handle_of(broker_name(broker))
         except ValueError:
             handle = await _on_a_node(broker)
         host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
@@ -64,21 +68,17 @@ async def find_voter(broker: int) -> tuple[str, int]:
 async def find_brokers() -> list[int]:
     """Return the ids of the brokers that run and have one; raises :class:`ConnectionFailed` when Ray does not say."""
     try:
-        async with asyncio.timeout(MAKE_TIMEOUT_S):
-            known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
+        names = await listed_names("broker-", MAKE_TIMEOUT_S)
     except (TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"Ray does not list its actors at the moment: {error}") from None
-    names = [
-        entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith("broker-")
-    ]
-    brokers = await asyncio.gather(*(_id_of(name) for name in names))
+    brokers = await asyncio.gather(*(_id_of(name) for name in sorted(names)))
     return sorted(broker for broker in brokers if broker >= 0)
 
 
 async def _id_of(name: str) -> int:
     """Return the id of a broker's directory; -1 for one that has none or does not answer."""
     try:
-        handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+        handle = await handle_of(name)
         broker: int = await answer(handle.broker_id.remote(), FIND_TIMEOUT_S)
     except (ValueError, TimeoutError, ray.exceptions.RayError):
         return -1
@@ -87,14 +87,11 @@ async def _id_of(name: str) -> int:
 
 async def _on_a_node(broker: int) -> Any:
     """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
-    known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
-    names = [
-        entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith("broker-on-")
-    ]
+    names = sorted(await listed_names("broker-on-"))
 
     async def matching(name: str) -> Any:
         try:
-            handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+            handle = await handle_of(name)
             return handle if await answer(handle.broker_id.remote(), FIND_TIMEOUT_S) == broker else None
         except (ValueError, TimeoutError, ray.exceptions.RayError):
             return None
@@ -112,8 +109,8 @@ async def _on_a_node(broker: int) -> Any:
 
 
 async def nodes_alive() -> set[str]:
-    """Return Ray's ids of the nodes that are alive."""
-    nodes: list[dict[str, Any]] = await asyncio.to_thread(ray.nodes)
+    """Return Ray's ids of the nodes that are alive; raises Ray's errors, and TimeoutError."""
+    nodes: list[dict[str, Any]] = await at_store(CONTROL_TIMEOUT_S, ray.nodes)
     return {str(node["NodeID"]) for node in nodes if node["Alive"]}
 
 
@@ -332,7 +329,8 @@ def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
 async def ensure_broker(spec: BrokerSpec) -> None:
     """Make a broker's actor unless it runs, and wait until it serves; raises TimeoutError and RuntimeError."""
     try:
-        await answer(make_broker(spec).endpoint.remote(), MAKE_TIMEOUT_S)
+        broker = await at_store(MAKE_TIMEOUT_S, make_broker, spec)
+        await answer(broker.endpoint.remote(), MAKE_TIMEOUT_S)
     except (ray.exceptions.RayError, ValueError) as error:
         raise RuntimeError(str(error)) from error
 

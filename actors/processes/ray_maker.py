@@ -29,6 +29,7 @@ from raylog.actors.processes.ray_support import (
     CONTROL_TIMEOUT_S,
     MAKE_TIMEOUT_S,
     answer,
+    at_store,
     keep_unused_out,
     pinned,
     stand_up,
@@ -110,8 +111,8 @@ class RayMaker:
     async def dismiss(self) -> None:
         """End the process."""
         try:
-            ray.kill(self._handle, no_restart=True)
-        except (ray.exceptions.RayError, ValueError) as error:
+            await at_store(CONTROL_TIMEOUT_S, ray.kill, self._handle, no_restart=True)
+        except (ray.exceptions.RayError, ValueError, TimeoutError) as error:
             logger.info("the maker that is not needed any more was not ended: %s", error)
 
     async def _do(self, operation: str, arguments: tuple[Any, ...], options: dict[str, Any], within_s: float) -> Any:
@@ -140,6 +141,6 @@ async def hire(node_id: str, owner: str) -> RayMaker:
         "max_task_retries": 0,
         "scheduling_strategy": pinned(node_id),
     }
-    handle: Any = maker_class().options(**options).remote(owner)
+    handle: Any = await at_store(MAKE_TIMEOUT_S, maker_class().options(**options).remote, owner)
     await answer(handle.pid.remote(), MAKE_TIMEOUT_S)
     return RayMaker(handle)

@@ -10,12 +10,12 @@ import asyncio
 import logging
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import ray
 
-from raylog.actors.naming import CONTROLLER, NAMESPACE
-from raylog.actors.processes.ray_support import FIND_TIMEOUT_S, answer
+from raylog.actors.naming import CONTROLLER
+from raylog.actors.processes.ray_support import FIND_TIMEOUT_S, answer, handle_of, listed_names
 from raylog.core.errors import DataDirectoryError
 from raylog.rpc import Credentials, Secret
 from raylog.rpc.auth.credentials import to_listen
@@ -62,9 +62,9 @@ async def _query(folder: Path) -> Credentials:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + QUERY_S
     while True:
-        for name in await asyncio.to_thread(_holders):
+        for name in await _holders():
             try:
-                handle: Any = ray.get_actor(name, namespace=NAMESPACE)
+                handle = await handle_of(name)
                 cluster, client = await answer(handle.secrets.remote(), FIND_TIMEOUT_S)
             except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
                 logger.debug("%s did not give the secrets: %s", name, type(error).__name__)
@@ -78,9 +78,12 @@ async def _query(folder: Path) -> Credentials:
         await asyncio.sleep(RETRY_S)
 
 
-def _holders() -> list[str]:
+async def _holders() -> list[str]:
     """Return the names of the actors that may have the secrets, the controller first."""
     me = ray.get_runtime_context().get_actor_name()
-    known = ray.util.list_named_actors(all_namespaces=True)
-    names = sorted(entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"] != me)
+    try:
+        names = sorted(name for name in await listed_names("") if name != me)
+    except (TimeoutError, ray.exceptions.RayError) as error:
+        logger.debug("Ray does not list its actors: %r", error)
+        return []
     return [name for name in names if name == CONTROLLER] + [name for name in names if name.startswith("broker-")]

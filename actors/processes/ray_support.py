@@ -11,9 +11,11 @@ import logging
 import os
 import sys
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -23,6 +25,9 @@ from raylog.actors.processes.restart_notes import RestartNotes
 from raylog.core.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 
 LOOPBACK: Final = "127.0.0.1"
 A_SHARE: Final = 0.0001
@@ -36,6 +41,8 @@ MAKE_TIMEOUT_S: Final = 60.0
 FATAL_EXIT_CODE: Final = 70
 CONTROL_TIMEOUT_S: Final = 5.0
 RESTART_PAUSE_S: Final = 1.0
+_store: Final = ThreadPoolExecutor(4, "control-store")
+"""Threads that wait for Ray's control store. Not those of the event loop, in which files are read and written."""
 
 
 def end_process(reason: str) -> None:
@@ -50,6 +57,32 @@ async def answer(reference: Any, timeout_s: float) -> Any:
     """Await the answer to a Ray call; raises what the call raised, and TimeoutError."""
     async with asyncio.timeout(timeout_s):  # wait_for of Python 3.11 can swallow a cancellation
         return await asyncio.wrap_future(reference.future())
+
+
+async def at_store(
+    timeout_s: float, call: Callable[Parameters, Result], /, *args: Parameters.args, **options: Parameters.kwargs
+) -> Result:
+    """Return what a call of Ray returns that waits for its control store; raises what it raises, and TimeoutError.
+
+    In a thread: the control store may hang, or be away with its node, for a minute; the event loop serves meanwhile.
+    A call that is given up goes on, and may still be done.
+    """
+    async with asyncio.timeout(timeout_s):
+        return await asyncio.get_running_loop().run_in_executor(_store, partial(call, *args, **options))
+
+
+async def handle_of(name: str, timeout_s: float = FIND_TIMEOUT_S) -> Any:
+    """Return the handle of a Raylog actor, including one that is being restarted.
+
+    Raises ValueError where there is none, Ray's errors, and TimeoutError.
+    """
+    return await at_store(timeout_s, ray.get_actor, name, namespace=NAMESPACE)
+
+
+async def listed_names(prefix: str, timeout_s: float = CONTROL_TIMEOUT_S) -> set[str]:
+    """Return the names of Raylog's actors that begin so, including those that start; raises as :func:`handle_of`."""
+    known = await at_store(timeout_s, ray.util.list_named_actors, all_namespaces=True)
+    return {entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith(prefix)}
 
 
 def end_replica(reason: str) -> None:
@@ -109,7 +142,7 @@ def stand_up() -> None:
 async def find_controller() -> tuple[str, int]:
     """Return the controller's endpoint; raises :class:`ConnectionFailed` while there is none."""
     try:
-        handle: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
+        handle = await handle_of(CONTROLLER)
         host, port = await answer(handle.endpoint.remote(), FIND_TIMEOUT_S)
     except (ValueError, TimeoutError, ray.exceptions.RayError) as error:
         raise ConnectionFailed(f"The controller cannot be found at the moment: {error}") from None
@@ -144,9 +177,20 @@ def actor_options(name: str, *, node_id: str | None = None) -> dict[str, Any]:
 
 
 def find_actor(name: str) -> Any:
-    """Return the handle of a Raylog actor, including one that is being restarted; None when there is none."""
+    """Return the handle of a Raylog actor, including one that is being restarted; None when there is none.
+
+    For programs without an event loop: it waits for Ray's control store.
+    """
     try:
         return ray.get_actor(name, namespace=NAMESPACE)
+    except ValueError:
+        return None
+
+
+async def find_beside(name: str) -> Any:
+    """As :func:`find_actor`, beside the event loop; raises Ray's errors, and TimeoutError."""
+    try:
+        return await handle_of(name, CONTROL_TIMEOUT_S)
     except ValueError:
         return None
 
@@ -154,11 +198,7 @@ def find_actor(name: str) -> Any:
 async def wait_until_ended(name: str, timeout_s: float = 10.0) -> None:
     """Wait until Ray no longer knows an actor of this name; raises TimeoutError."""
     async with asyncio.timeout(timeout_s):
-        while True:
-            try:
-                ray.get_actor(name, namespace=NAMESPACE)
-            except ValueError:
-                return
+        while await find_beside(name) is not None:  # noqa: ASYNC110  # Ray has no event for it
             await asyncio.sleep(0.02)
 
 

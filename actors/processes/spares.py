@@ -14,12 +14,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import ray
-
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import Place
-from raylog.actors.naming import NAMESPACE, REPLICA_PREFIX, SPARE_PREFIX, spare_prefix
+from raylog.actors.naming import REPLICA_PREFIX, SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.made_actors import (
     REPLICA,
     ActorRaised,
@@ -28,7 +26,7 @@ from raylog.actors.processes.made_actors import (
     NoSuchActor,
     Recipe,
 )
-from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S
+from raylog.actors.processes.ray_support import MAKE_TIMEOUT_S, listed_names
 from raylog.actors.processes.spare_plan import QUIET_MS, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, role_file, write_role
 from raylog.rpc import Secret
@@ -89,7 +87,9 @@ class SpareReplicas:
         """Return the names of the replicas of this broker that have an actor, in a spare or of their own."""
         await self._load()
         mine = f":broker-{broker}:"
-        named = {name for name in await _living(REPLICA_PREFIX) if mine in name and not name.startswith(SPARE_PREFIX)}
+        named = {
+            name for name in await listed_names(REPLICA_PREFIX) if mine in name and not name.startswith(SPARE_PREFIX)
+        }
         return named | set(self._roles)
 
     async def adopt(self, spec: ReplicaSpec, controller: Place | None) -> bool:
@@ -149,7 +149,7 @@ class SpareReplicas:
         async with self._loading:
             if self._loaded:
                 return
-            living = {role_file(self._folder, name): name for name in await _living(SPARE_PREFIX)}
+            living = {role_file(self._folder, name): name for name in await listed_names(SPARE_PREFIX)}
             for file, spec in await asyncio.to_thread(noted_roles, self._folder, self._secret):
                 actor = living.get(file)
                 begun = spec is not None and partition_folder(self._folder, spec.topic, spec.partition).is_dir()
@@ -180,7 +180,7 @@ class SpareReplicas:
         quiet_ms = monotonic_ms() - self._last_start_ms
         if self._starting or quiet_ms < QUIET_MS:
             return max(QUIET_MS - quiet_ms, 100) / 1000
-        living = await _living(spare_prefix(broker))
+        living = await listed_names(spare_prefix(broker))
         self._idle = [name for name in self._idle if name in living]
         roles = {name: await self._role(name) for name in living - set(self._idle) - set(self._roles.values())}
         taken = set(self._roles.values())  # again: time has passed
@@ -215,9 +215,3 @@ class SpareReplicas:
             return str(await self._actors.call(name, "role", timeout_s=QUERY_S))
         except ActorTrouble:
             return None
-
-
-async def _living(prefix: str) -> set[str]:
-    """Return the names of Raylog's actors that begin so, including those that start."""
-    known = await asyncio.to_thread(ray.util.list_named_actors, all_namespaces=True)
-    return {entry["name"] for entry in known if entry["namespace"] == NAMESPACE and entry["name"].startswith(prefix)}

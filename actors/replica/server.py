@@ -306,16 +306,22 @@ class ReplicaServer:
     def reconfigure(self, spec: ReplicaSpec) -> None:
         """Apply another configuration of topic and cluster, replication factor and catch-up rate from now on.
 
-        Raises DiskFull and StorageIoError where that cannot be noted; nothing is applied then.
+        One of earlier metadata than the last is ignored: calls through Ray may overtake each other, and come long after
+        their caller has given them up. Raises DiskFull and StorageIoError where that cannot be noted; nothing is
+        applied then.
         """
+        if spec.as_of < self.spec.as_of:
+            return
         changed = replace(
             self.spec,
             topic_config=dict(spec.topic_config),
             cluster_config=dict(spec.cluster_config),
             replication_factor=spec.replication_factor,
             catch_up_bytes_per_s=spec.catch_up_bytes_per_s,
+            as_of=spec.as_of,
         )
-        if changed == self.spec:
+        if changed == replace(self.spec, as_of=spec.as_of):
+            self.spec = changed
             return
         log, flush = log_settings(changed)
         if not flush.before_acknowledging and not self._reports_loss:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, func, insert, select, update
+import pytest
+from sqlalchemy import Column, Engine, Integer, MetaData, String, Table, func, insert, select, text, update
+from sqlalchemy.exc import OperationalError, PendingRollbackError
 
 from raylog import outbox
 from raylog.client.consumer.consumer import AsyncConsumer
@@ -117,6 +120,49 @@ def assert_each_once_in_order(records: Iterable[Record], numbers: Iterable[int],
     for key in range(keys):
         of_key = [value for value in values if value % keys == key]
         assert of_key == sorted(of_key), f"key {key} is out of order"
+
+
+async def check_idle(cluster: LocalCluster, own: Engine, relays: Engine, closed: Callable[[], int]) -> None:
+    """A relay whose connection is closed between two looks for events relays each event once.
+
+    `closed` returns how many connections the server has closed itself; those of `relays` soon.
+    """
+    async with relaying(cluster, relays, lease_ms=20_000, poll_max_ms=4_000) as relay:
+        for number in range(3):
+            before = closed()
+            await asyncio.to_thread(pay, own, number)
+            await finished(own, number + 1)
+            await eventually(partial(_is_more, closed, before), WAIT_S, "a connection is closed")
+        assert relay.counters["sessions"] > 1, "the relay has met a closed connection, and begun again"
+    assert_each_once_in_order(await records_of(cluster, "transfers", 3), range(3))
+
+
+def _is_more(count: Callable[[], int], before: int) -> bool:
+    return count() > before
+
+
+def check_end_amid_a_transaction(engine: Engine, whose: str, end: str) -> None:
+    """What a transaction of a driver is worth whose connection the server has ended: nothing, and it does not go on.
+
+    `whose` selects a connection's number, and `end` ends it.
+    """
+    rows = Table("amid", MetaData(), Column("number", Integer))
+    rows.drop(engine, checkfirst=True)
+    rows.create(engine)
+    with engine.connect() as db:
+        transaction = db.begin()
+        db.execute(insert(rows), {"number": 1})
+        number = db.execute(text(whose)).scalar_one()
+        with engine.begin() as other:
+            other.execute(text(end.format(number)))
+        with pytest.raises(OperationalError) as lost:
+            db.execute(insert(rows), {"number": 2})
+        assert lost.value.connection_invalidated
+        with pytest.raises(PendingRollbackError):
+            db.execute(insert(rows), {"number": 3})
+        transaction.rollback()
+    with engine.connect() as db:
+        assert db.execute(select(func.count()).select_from(rows)).scalar_one() == 0
 
 
 class Killer:

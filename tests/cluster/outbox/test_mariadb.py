@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Engine, insert, text
 
 from raylog import outbox
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.types import Record
-from raylog.outbox.tables import processed
+from raylog.outbox.tables import metadata, processed
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.outbox import bank
 from tests.cluster.outbox.mariadb import MariaDB, reason_to_skip
@@ -56,6 +57,43 @@ async def test_a_relay_goes_on_over_restarts_of_the_server(cluster: LocalCluster
     bank.assert_each_once_in_order(await bank.records_of(cluster, "transfers", paid), range(paid))
     own.dispose()
     relays.dispose()
+
+
+@contextmanager
+def brief(own: Engine) -> Iterator[Engine]:
+    """An engine whose connections are closed after a second without use, with a pool that trusts them."""
+    with own.begin() as db:
+        db.execute(text("SET GLOBAL wait_timeout = 1"))
+    engine = outbox.make_engine(SERVER[0].url, pool_pre_ping=False)
+    yield engine
+    engine.dispose()
+    with own.begin() as db:
+        db.execute(text("SET GLOBAL wait_timeout = DEFAULT"))
+
+
+def aborted(engine: Engine) -> int:
+    """How many connections the server has closed itself."""
+    with engine.connect() as db:
+        return int(db.execute(text("SHOW GLOBAL STATUS LIKE 'Aborted_clients'")).one()[1])
+
+
+@in_cluster()
+async def test_a_relay_goes_on_where_the_server_closes_idle_connections(cluster: LocalCluster, talk: Talk) -> None:
+    async with AsyncAdmin(**cluster.clients()) as admin:
+        await admin.create_topic("transfers", partitions=2, replication_factor=3)
+    own = outbox.make_engine(SERVER[0].url)
+    for tables in (metadata, bank.metadata):  # of the tests before
+        tables.drop_all(own)
+    bank.prepare(own)
+    with brief(own) as relays:
+        await bank.check_idle(cluster, own, relays, lambda: aborted(own))
+    own.dispose()
+
+
+def test_a_connection_that_ends_amid_a_transaction_has_committed_nothing() -> None:
+    engine = outbox.make_engine(SERVER[0].url)
+    bank.check_end_amid_a_transaction(engine, "SELECT CONNECTION_ID()", "KILL {}")
+    engine.dispose()
 
 
 @pytest.mark.parametrize("order", [TXIDS, TXIDS[::-1]])

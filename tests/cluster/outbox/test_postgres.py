@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 from sqlalchemy import Engine, text
@@ -94,6 +95,40 @@ async def test_killed_backends_and_postmasters_lose_and_double_nothing(cluster: 
                     db.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
         await bank.finished(engine, paid)
     await check(cluster, engine, paid)
+    engine.dispose()
+
+
+@contextmanager
+def brief(own: Engine) -> Iterator[Engine]:
+    """An engine whose connections are closed after half a second without use, with a pool that trusts them."""
+    with own.begin() as db:
+        db.execute(text("ALTER ROLE raylog SET idle_session_timeout = '500ms'"))
+    engine = outbox.make_engine(SERVER[0].url, pool_pre_ping=False)
+    yield engine
+    engine.dispose()
+    with own.begin() as db:
+        db.execute(text("ALTER ROLE raylog RESET idle_session_timeout"))
+
+
+def closed(engine: Engine) -> int:
+    """How many sessions the server has ended itself."""
+    with engine.connect() as db:
+        found = db.execute(text("SELECT sessions_fatal FROM pg_stat_database WHERE datname = 'postgres'"))
+        return int(found.scalar_one())
+
+
+@in_cluster()
+async def test_a_relay_goes_on_where_the_server_closes_idle_connections(cluster: LocalCluster, talk: Talk) -> None:
+    await make_topic(cluster)
+    own = fresh()
+    with brief(own) as relays:
+        await bank.check_idle(cluster, own, relays, lambda: closed(own))
+    own.dispose()
+
+
+def test_a_connection_that_ends_amid_a_transaction_has_committed_nothing() -> None:
+    engine = outbox.make_engine(SERVER[0].url)
+    bank.check_end_amid_a_transaction(engine, "SELECT pg_backend_pid()", "SELECT pg_terminate_backend({}, 10000)")
     engine.dispose()
 
 

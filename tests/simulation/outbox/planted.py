@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.outbox import engines, inbox, lane, store
+from raylog.outbox import engines, inbox, lane, relay, store
 from raylog.outbox.lane import Lane
 from raylog.outbox.planning import Planner
 from raylog.outbox.store import OutboxStore
@@ -72,6 +72,14 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "_translated",
             "if error is of_block or not",
             "if True or not",
+        ),
+        (
+            "a connection that the server has closed ends the relay",
+            10,
+            relay.OutboxRelay,
+            "_keep_shard",
+            "except (SQLAlchemyError, RaylogError, TimeoutError)",
+            "except (RaylogError, TimeoutError)",
         ),
         ("a failed event does not stop its key", 20, OutboxStore, "_candidates", "state == FAILED", "state == ''"),
         (

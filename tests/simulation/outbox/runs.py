@@ -19,16 +19,19 @@ def run_outbox(seed: int) -> Result:
     """Run one seed to its end or to the first violation."""
     began = time.process_time()
     world = OutboxWorld(seed)
-    logger = logging.getLogger("raylog.outbox")
-    level, logger.level = logger.level, logging.CRITICAL
+    loggers = [logging.getLogger(name) for name in ("raylog.outbox", "sqlalchemy.pool")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         with patch("raylog.outbox.adding.now_ms", lambda: int(world.now_s * 1000)):
             run(world.play())
     except InvariantBroken as broken:
         world.violated(Violation("O0", str(broken)))
     finally:
-        logger.setLevel(level)
-        world.engine.dispose()
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        world.close()
     violation = world.violation
     return Result(
         seed=seed,

@@ -1,21 +1,22 @@
 """One run: a bank's database, two relays on one outbox, leaders, and a nemesis that kills, pauses, loses and restores.
 
 The relays are the shipped ones, with their session, store and SQL, on SQLite in memory. What is replaced: the thread of
-the database (its calls run at once, and may fail before or after they commit), the producer's network, and the clocks.
+the database (its calls run at once, and may fail before or after they commit), the driver's connections (any statement
+may find its one closed), the producer's network, and the clocks.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sqlite3
 import zlib
 from collections.abc import Callable
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, select
+from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
-from sqlalchemy.pool import StaticPool
 
 from raylog import outbox
 from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
@@ -26,6 +27,7 @@ from raylog.outbox.relay import OutboxRelay
 from raylog.outbox.tables import FAILED, FINISHED
 from raylog.outbox.tables import outbox as events
 from raylog.outbox.threads import DatabaseThread
+from tests.simulation.outbox.connections import Server
 from tests.simulation.outbox.leaders import Leader, SimProducer
 from tests.simulation.world import Violation
 
@@ -36,6 +38,8 @@ FAULTS_S = 8.0
 CONVERGE_S = 40.0
 LEASE_MS = 500
 OVERSIZED = 200_000
+STATEMENTS = 6
+"""A connection that is lost in a call is lost by this statement of it."""
 
 
 class _Killed(BaseException):
@@ -58,11 +62,11 @@ class InlineThread(DatabaseThread):
             world.broken.discard(self._process)
             raise OperationalError("connection lost by the restore", {}, sqlite3.OperationalError("lost"))
         if chance < world.database_errors:
-            world.is_unreachable = True
+            world.server.lose_after(world.random.randint(1, STATEMENTS))
         try:
             return await self._called(function, *args, **options)
         finally:
-            world.is_unreachable = False
+            world.server.keep()
 
     async def _called(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
         world = self._process.world
@@ -93,7 +97,7 @@ class RelayProcess:
         self.is_alive = True
         self.paused_until_s = 0.0
         self.relay = SimRelay(
-            world.engine,
+            world.server.engine(),
             "bank",
             lease_ms=LEASE_MS,
             poll_ms=5,
@@ -146,7 +150,7 @@ class OutboxWorld:
         self.loss = draw.choice((0.0, 0.05, 0.2))
         self.duplication = draw.choice((0.0, 0.1, 0.4))
         self.slow = draw.choice((0.0, 0.1))
-        self.database_errors = draw.choice((0.0, 0.002, 0.02))
+        self.database_errors = draw.choice((0.0, 0.005, 0.02))
         self.kills_below = draw.choice((0.75, 0.84))
         """Of the nemesis's draws; what lies above them stands relays still."""
         self.restores = draw.random() < 0.25
@@ -164,12 +168,14 @@ class OutboxWorld:
         self.places: dict[int, list[tuple[TopicPartition, int]]] = {}
         """Where each event is in the topic; only with a restored database more than once."""
         self.is_restored = False
-        self.is_unreachable = False
-        """Whether the database does not answer now; the driver's own error says so, as at a checkout of MySQL."""
         self._backup: tuple[sqlite3.Connection, set[int]] | None = None
         self.newest_of_key: dict[int, int] = {}
         self.next_number = 0
-        self.engine = self._database()
+        self.server = Server(lambda: self.now_s)
+        self.server.idle_s = draw.choice((math.inf, 0.05, 0.25))
+        self.engine = self.server.engine(is_closed=False)
+        """Of the bank and its inboxes; each relay has one of its own."""
+        outbox.init(self.engine, shards=draw.choice((1, 1, 2)))
         self.leaders = {
             TopicPartition(TOPIC, number): Leader(self, TopicPartition(TOPIC, number)) for number in range(PARTITIONS)
         }
@@ -177,23 +183,10 @@ class OutboxWorld:
         self.topic = TopicInfo("id-1", TOPIC, False, rows, {"max.message.bytes": 100_000}, 1)
         self.relays: list[RelayProcess] = []
 
-    def _database(self) -> Engine:
-        """A database in memory, whose clock is the world's."""
-        engine = create_engine("sqlite://", poolclass=StaticPool)
-
-        def connected(connection: Any, _: object) -> None:
-            connection.create_function("julianday", 1, lambda _: 2_440_587.5 + self.now_s / 86_400)
-
-        event.listen(engine, "connect", connected)
-
-        def set_level(connection: Any, _: Any) -> None:
-            if self.is_unreachable:
-                raise sqlite3.OperationalError("lost where the isolation level is set")
-
-        outbox.init(engine, shards=self.random.choice((1, 1, 2)))
-        engine.dialect.set_isolation_level = set_level  # type: ignore[method-assign, assignment]
-        engine.dialect.reset_isolation_level = lambda _: None  # type: ignore[method-assign, assignment]
-        return engine.execution_options(isolation_level="SERIALIZABLE")
+    def close(self) -> None:
+        """End the database."""
+        self.engine.dispose()
+        self.server.database.close()
 
     # ------------------------------------------------------------ what the world offers
 
@@ -275,7 +268,7 @@ class OutboxWorld:
 
     def _back_up(self) -> None:
         copy = sqlite3.connect(":memory:")
-        self._sqlite().backup(copy)
+        self.server.database.backup(copy)
         self._backup = copy, set(self.committed)
         self.log("the database is backed up")
 
@@ -283,16 +276,10 @@ class OutboxWorld:
         """Have the database as it was; its connections break, and what was committed since is lost."""
         if not self.is_restored:
             self.is_restored = True
-            copy.backup(self._sqlite())
+            copy.backup(self.server.database)
             self.known_lost = self.committed - committed
             self.broken = set(self.relays)
             self.log("the database is restored")
-
-    def _sqlite(self) -> sqlite3.Connection:
-        with self.engine.connect() as db:
-            found = db.connection.driver_connection
-            assert isinstance(found, sqlite3.Connection)
-            return found
 
     def _pay(self) -> None:
         """A few transactions; some roll back, some events are too large for the topic."""

@@ -1,7 +1,7 @@
 """The cluster of a world: nodes with a broker each, the controller, coordinators and replicas, all shipped servers.
 
-Replaces Ray: finds actors by name, creates them, and restarts those that died, after a delay and without a limit.
-Everything else is production code.
+Replaces Ray: finds actors by name, creates them, and restarts those that died, after a delay and without a limit; what
+becomes of each call its rules decide (``ray_rules.py``). Everything else is production code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
 from raylog.actors.coordinators.server import CoordinatorServer
 from raylog.actors.metadata.voter_files import make_founder
-from raylog.actors.naming import replica_name
+from raylog.actors.naming import REPLICA_PREFIX, replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.core.errors import ConnectionFailed
@@ -31,6 +31,7 @@ from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest
 from tests.simulation.whole.loop.network import Network
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.loop.scheduler import Scheduler
+from tests.simulation.whole.ray_rules import Fate, RayRules
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,8 @@ class Actor:
     """Its next life was requested meanwhile."""
     failure: str = ""
     """Why the first life never served; Ray gives up on such an actor."""
+    requester: SimProcess | None = None
+    """The process that has requested it; None: the operator's."""
 
 
 @dataclass
@@ -126,7 +129,9 @@ class Cluster:
         self.calls: dict[int, tuple[str, SimProcess | None]] = {}
         """Calls to replicas that wait for their answers: the replica's name, and the process of the broker."""
         self.called = 0
+        self.rules = RayRules()
         self._zombies: list[SimProcess] = []
+        self._lingering: dict[SimProcess, None] = {}
 
     def host(self, broker: int) -> str:
         """Return the host of a broker's node."""
@@ -172,7 +177,7 @@ class Cluster:
                 server.dozers = dozers
             return server
 
-        self._ensure(f"broker-{broker}", (host,), make)
+        self._ensure(f"broker-{broker}", (host,), make).requester = None  # an operator would start it again
 
     def _new_controller(self, process: SimProcess) -> ControllerServer:
         spec = ControllerSpec(
@@ -194,7 +199,9 @@ class Cluster:
         )
 
     def start_coordinator(self, kind: str, index: int) -> None:
-        """Create a coordinator unless there is one (the controller's port)."""
+        """Create a coordinator unless there is one (the controller's port). A failure is logged there, and no more."""
+        if self.rules.fate() is Fate.NEVER:
+            return
 
         def make(process: SimProcess) -> CoordinatorServer[Any]:
             secret = self.secret_on(process.host)
@@ -207,7 +214,7 @@ class Cluster:
     def end_coordinator(self, kind: str, index: int) -> None:
         """End a coordinator, a moment later (the controller's port). One that is started meanwhile comes after it."""
         actor = self.actors.get(f"coordinator-{kind}-{index}")
-        if actor is not None and actor.ending is None:
+        if actor is not None and actor.ending is None and self.rules.fate() is not Fate.NEVER:
             actor.ending = (kind, index)
             self.scheduler.after(self.scheduler.between(0.0, 0.1), self._end_coordinator, actor)
 
@@ -217,8 +224,7 @@ class Cluster:
             return  # it died before it ended the coordinator
         actor.ended = True
         self.actors.pop(actor.name, None)
-        if actor.process is not None:
-            actor.process.kill("ended for good")
+        self._end_for_good(actor)
         if actor.is_wanted and place is not None:
             self.start_coordinator(*place)
 
@@ -245,17 +251,22 @@ class Cluster:
     def _ensure(self, name: str, hosts: tuple[str, ...], make: Callable[[SimProcess], Server]) -> Actor:
         actor = self.actors.get(name)
         if actor is None:
-            actor = self.actors[name] = Actor(name, hosts, make)
-            self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+            actor = self.actors[name] = Actor(name, hosts, make, requester=self.scheduler.current)
+            self._begin_later(actor)
         return actor
+
+    def _begin_later(self, actor: Actor) -> None:
+        self.scheduler.after(self.scheduler.between(*RESTART_S) + self.rules.start_s(), self._begin, actor)
 
     def _begin(self, actor: Actor) -> None:
         """Start a life of an actor on a host that has power, or try again."""
         if actor.ended or actor.process is not None:
             return  # started already, or ended permanently
+        if self._goes_with_its_requester(actor):
+            return
         hosts = [host for host in actor.hosts if host not in self.network.down and host not in self.lost]
-        if not hosts:
-            self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+        if not hosts or self.rules.is_away:
+            self._begin_later(actor)
             return
         host = hosts[int(self.scheduler.random.random() * len(hosts))]
         process = SimProcess(self.scheduler, self.network, actor.name, host)
@@ -264,6 +275,17 @@ class Cluster:
         self.scheduler.log(actor.name, f"life {actor.lives} begins on {host}")
         process.on_end = lambda ended: self._ended(actor, ended)
         process.call_soon(lambda: process.create_task(self._serve(actor, process)))
+
+    def _goes_with_its_requester(self, actor: Actor) -> bool:
+        """End an actor that was registered and not handed over when its requester ended; return whether it is one."""
+        requester = actor.requester
+        if actor.lives or requester is None or requester.is_alive or not self.rules.takes_along():
+            return False
+        self.scheduler.log(actor.name, f"never begins, as {requester.name} has ended")
+        actor.failure, actor.ended = "its requester has ended", True
+        if self.actors.get(actor.name) is actor:
+            del self.actors[actor.name]
+        return True
 
     async def _serve(self, actor: Actor, process: SimProcess) -> None:
         """The actor's constructor: start the server; a later life that fails ends its process."""
@@ -286,7 +308,33 @@ class Cluster:
                     del self.actors[actor.name]
             else:
                 self.restarts += 1
-                self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+                self._begin_later(actor)
+
+    def _end_for_good(self, actor: Actor) -> None:
+        """End the process of an actor that is not restarted; its name is free already, whenever the process ends."""
+        process, actor.process, actor.serves = actor.process, None, False
+        if actor.server is not None:
+            self.ended[actor.name] = actor.server
+        if process is None:
+            return
+        process.on_end = None
+        lingers_s = self.rules.lingers_s()
+        if not lingers_s:
+            process.kill("ended for good")
+            return
+        self.scheduler.log(process.name, f"its name is free, and its process goes on for {lingers_s:.2f} s")
+        self._lingering[process] = None
+        self.scheduler.after(lingers_s, self._end_lingering, process)
+
+    def _end_lingering(self, process: SimProcess) -> None:
+        self._lingering.pop(process, None)
+        process.kill("ended for good")
+
+    def lose_power(self, host: str) -> None:
+        """End the processes of a host that are no actor's any more."""
+        for process in [*self._lingering, *self._zombies]:
+            if process.host == host:
+                process.kill("its node lost power")
 
     def lose_node(self, host: str) -> None:
         """Ray has no contact with a node for too long: actors that may run elsewhere are started elsewhere.
@@ -301,11 +349,16 @@ class Cluster:
                 process.on_end = None
                 self._zombies.append(process)
                 actor.process, actor.serves = None, False
-                self.scheduler.after(self.scheduler.between(*RESTART_S), self._begin, actor)
+                self._begin_later(actor)
 
     def find_node(self, host: str) -> None:
-        """Contact with a node is restored: Ray ends the processes that have successors."""
-        self.lost.discard(host)
+        """Contact with a node is restored: Ray ends the processes that have successors, by its rules all of them."""
+        returns_s = self.rules.returns_s() if host in self.lost else None
+        if returns_s is None:
+            self.lost.discard(host)
+        else:
+            self.scheduler.after(returns_s, self.lost.discard, host)
+            self._end_all_of(host)
         zombies, self._zombies = self._zombies, []
         for zombie in zombies:
             if zombie.host != host:
@@ -314,12 +367,20 @@ class Cluster:
                 zombie.resume()
                 self.scheduler.after(self.scheduler.between(0.1, 3.0), zombie.kill, "it has a successor")
 
-    async def end(self, name: str) -> None:
-        """Stop an actor cleanly and permanently; no error when there is none."""
+    def _end_all_of(self, host: str) -> None:
+        """End what runs on a node that was given up; its replicas' actors end for good, and its broker makes others."""
+        self.scheduler.log("ray", f"the processes of {host} end, because it was given up")
+        for actor in list(self.actors.values()):
+            if actor.process is not None and actor.process.host == host:
+                actor.ended |= actor.name.startswith(REPLICA_PREFIX)
+                self.scheduler.after(self.scheduler.between(0.1, 3.0), actor.process.kill, "its node was given up")
+
+    async def end(self, name: str, *, kills: bool = True) -> None:
+        """Stop an actor cleanly and permanently; no error when there is none. Without ``kills`` it is stopped alone."""
         actor = self.actors.get(name)
         if actor is None:
             return
-        actor.ended = True
+        actor.ended |= kills
         process = actor.process
         if process is not None and actor.serves and await self._answers(actor):
             stopping = process.create_task(actor.server.stop())
@@ -327,11 +388,11 @@ class Cluster:
                 if stopping.done() or not process.is_alive:
                     break
                 await asyncio.sleep(POLL_S)
-        if process is not None:
-            process.kill("ended for good")
-        if actor.server is not None:
-            self.ended[name] = actor.server
-        self.actors.pop(name, None)
+        if not kills:
+            return
+        self._end_for_good(actor)
+        if self.actors.get(name) is actor:
+            del self.actors[name]
 
     async def stop_broker(self, broker: int) -> None:
         """End a broker's processes cleanly and permanently, as an operator's command does: the supervisor first."""
@@ -358,7 +419,7 @@ class Cluster:
     async def find(self, name: str) -> tuple[str, int]:
         """Return an actor's endpoint; raises :class:`ConnectionFailed` when it does not answer."""
         actor = self.actors.get(name)
-        if actor is None or not await self._answers(actor):
+        if actor is None or not self.rules.answers_at_once() or not await self._answers(actor):
             raise ConnectionFailed(f"{name} cannot be found at the moment")
         endpoint: tuple[str, int] = actor.server.endpoint
         return endpoint
@@ -372,11 +433,17 @@ class Cluster:
 
     async def _find_brokers(self) -> list[int]:
         await asyncio.sleep(self.scheduler.between(0.001, 0.01))
-        return [broker for broker in range(1, self.brokers + 1) if self.is_serving(f"broker-{broker}")]
+        serving = [broker for broker in range(1, self.brokers + 1) if self.is_serving(f"broker-{broker}")]
+        return [broker for broker in serving if self.rules.answers_at_once()]
 
     async def _nodes_alive(self) -> set[str]:
         await asyncio.sleep(self.scheduler.between(0.001, 0.01))
-        return {host for host in self.hosts if host not in self.network.down and host not in self.lost}
+        if self.rules.is_away:
+            await asyncio.sleep(FIND_TIMEOUT_S)
+            raise ConnectionFailed("Ray does not list its nodes")
+        return self.rules.listed(
+            {host for host in self.hosts if host not in self.network.down and host not in self.lost}
+        )
 
     def is_serving(self, name: str) -> bool:
         """Whether an actor serves now."""
@@ -416,8 +483,11 @@ class Workshop:
 
     async def ensure(self, spec: ReplicaSpec) -> None:
         """Create a replica unless there is one, and wait until it serves."""
+        fate = await self._fate("it was not made")
         actor = self._cluster.ensure_replica(spec)
         with self._called(actor.name):
+            if fate is Fate.UNANSWERED:
+                await self._unanswered(actor.name)
             if actor.serves and actor.server.is_stopped:  # its broker died between stopping it and ending it
                 await self.end(actor.name)
                 raise RuntimeError(f"{actor.name} was stopped")
@@ -430,14 +500,43 @@ class Workshop:
         name = replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
         actor = self._cluster.actors.get(name)
         with self._called(name):
+            fate = await self._fate(f"{name} is being restarted", lasts=True)
             if actor is None or actor.process is None or not await self._cluster._answers(actor):
                 raise TimeoutError(f"{name} does not answer")
-        actor.process.call_input(actor.server.reconfigure, spec)
+            delays_s = [self._cluster.rules.late_s() if fate is Fate.UNANSWERED else 0.0]
+            for delay_s in [*delays_s, self._cluster.rules.late_s()] if fate is Fate.TWICE else delays_s:
+                self._call(actor.process, delay_s, actor.server.reconfigure, spec)
+            if fate is Fate.UNANSWERED:
+                await self._unanswered(name)
 
     async def end(self, name: str) -> None:
         """End a replica permanently."""
         with self._called(name):
+            fate = await self._fate(f"{name} has not ended")
+            if fate is Fate.UNANSWERED:
+                await self._cluster.end(name, kills=self._cluster.rules.answers_at_once())
+                await self._unanswered(name)
             await self._cluster.end(name)
+
+    def _call(self, process: SimProcess, delay_s: float, method: Callable[..., object], *args: object) -> None:
+        """Have a method run in a process: calls may be under way for long, and overtake each other."""
+        if delay_s:
+            self._cluster.scheduler.after(delay_s, process.call_input, method, *args)
+        else:
+            process.call_input(method, *args)
+
+    async def _fate(self, failure: str, *, lasts: bool = False) -> Fate:
+        """Return what becomes of a call to Ray; raises RuntimeError where it is never done."""
+        rules = self._cluster.rules
+        fate = rules.fate(lasts=lasts)
+        if fate is Fate.NEVER:
+            await asyncio.sleep(rules.answer_s())
+            raise RuntimeError(failure)
+        return fate
+
+    async def _unanswered(self, name: str) -> None:
+        await asyncio.sleep(self._cluster.rules.answer_s())
+        raise TimeoutError(f"{name} has not answered")
 
     @contextmanager
     def _called(self, name: str) -> Iterator[None]:
@@ -454,6 +553,8 @@ class Workshop:
 
     async def living(self, broker: int) -> list[str]:
         """Return the names of a broker's replicas that have an actor."""
+        if not self._cluster.rules.answers_at_once():
+            raise RuntimeError("Ray does not list its actors")
         await asyncio.sleep(self._cluster.scheduler.between(0.001, 0.01))
         return [name for name in self._cluster.actors if f":broker-{broker}:" in name]
 

@@ -253,6 +253,7 @@ class Nemesis:
         for actor in list(self._world.cluster.actors.values()):
             if actor.process is not None and actor.process.host == host:
                 actor.process.kill("its node lost power")
+        self._world.cluster.lose_power(host)
         self._world.memory.lose_power(host)
         if self._world.disks is not None:
             self._world.disks.lose_power(host)

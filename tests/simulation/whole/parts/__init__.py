@@ -13,6 +13,7 @@ from tests.simulation.whole.parts.deposed import Deposed
 from tests.simulation.whole.parts.foreign import Foreign
 from tests.simulation.whole.parts.near import NearReaders
 from tests.simulation.whole.parts.part import Part
+from tests.simulation.whole.parts.ray_calls import RayCalls
 from tests.simulation.whole.parts.renewed_kinds import RenewedKinds
 from tests.simulation.whole.parts.repeats import Repeats
 from tests.simulation.whole.parts.retention import Retention
@@ -43,4 +44,5 @@ PARTS: Final[dict[str, type[Part]]] = {
     "repeats": Repeats,
     "changed-secrets": ChangedSecrets,
     "near-reads": NearReaders,
+    "ray-calls": RayCalls,
 }

@@ -28,7 +28,7 @@ from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch
 from tests.simulation.storage.nodes import File
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
-from tests.simulation.whole.parts.part import API_MS, Part, Until, started
+from tests.simulation.whole.parts.part import API_MS, Part, Until, started, woken
 from tests.simulation.whole.parts.sender import Sender
 from tests.simulation.world import Violation
 
@@ -259,7 +259,7 @@ class Damage(Part):
         """Have the replica on the damaged disk lead a partition, and its log read; return what is missing yet."""
         runners = self.world.observer.runners(at)
         if self.disk not in runners or runners[self.disk] is None:
-            return "" if self.disk not in runners else f"broker {self.disk} has no replica that runs"
+            return "" if self.disk not in runners else await woken(client, admin, at.topic)  # perhaps it was never used
         if next(iter(runners)) == self.disk or not await self._is_damaged():
             return ""
         others = [broker for broker in runners if broker != self.disk]

@@ -19,6 +19,7 @@ from tests.simulation.whole.planted.planted_near import NEAR_BUGS
 from tests.simulation.whole.planted.planted_operator import OPERATOR_BUGS
 from tests.simulation.whole.planted.planted_parts import PART_BUGS
 from tests.simulation.whole.planted.planted_queues import QUEUE_BUGS
+from tests.simulation.whole.planted.planted_ray import RAY_BUGS
 from tests.simulation.whole.planted.planted_rules import RULE_BUGS
 from tests.simulation.whole.planted.planted_schedules import SCHEDULE_BUGS
 from tests.simulation.whole.planted.planted_secrets import SECRET_BUGS
@@ -47,6 +48,7 @@ _TABLES: Final = (
     FORWARDING_BUGS,
     EVERYTHING_BUGS,
     PART_BUGS,
+    RAY_BUGS,
     MENDED_BUGS,
     RULE_BUGS,
     SECRET_BUGS,

@@ -63,7 +63,7 @@ async def test_a_replica_is_made_with_the_place_of_the_controller(
     async def none(_: str) -> set[str]:
         return set()
 
-    monkeypatch.setattr("raylog.actors.processes.spares._living", none)
+    monkeypatch.setattr("raylog.actors.processes.spares.listed_names", none)
     actors = Actors()
     spares = SpareReplicas(tmp_path, actors=actors, node_id="n", secret=SECRET)
     resting: Any = Awake()

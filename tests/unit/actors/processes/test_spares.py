@@ -149,7 +149,7 @@ def kept(spec: ReplicaSpec, monkeypatch: pytest.MonkeyPatch) -> spares.SpareRepl
     async def none(_: str) -> set[str]:
         return set()
 
-    monkeypatch.setattr(spares, "_living", none)
+    monkeypatch.setattr(spares, "listed_names", none)
     found = spares.SpareReplicas(spec.data_directory, actors=Actors(*IDLE), node_id="n", secret=b"s" * 32)
     found._idle = list(IDLE)
     return found

@@ -1,10 +1,14 @@
 """A replica's runner that gets other settings while it runs."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from raylog.actors import clock
+from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica.runner import RETENTION_SOON_MS, ReplicaRunner
+from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.settings import FlushPolicy, paces_of, topic_settings
+from raylog.core.errors import ConnectionFailed
 from raylog.core.replication.replica import ReplicationSettings
 from tests.unit.actors.replica.test_consumer_reads import leading, produce
 
@@ -35,3 +39,34 @@ def test_retention_is_looked_at_soon_after_a_change(tmp_path: Path) -> None:
         assert runner._retention_due_ms == due_ms
         reconfigured(runner, retention_ms="5")
         assert runner._retention_due_ms <= clock.monotonic_ms() + RETENTION_SOON_MS
+
+
+async def nowhere() -> tuple[str, int]:
+    raise ConnectionFailed("There is no controller.")
+
+
+async def test_settings_of_earlier_metadata_do_not_replace_later_ones(tmp_path: Path) -> None:
+    first = ReplicaSpec(
+        topic_id="0123456789abcdef",
+        topic="t",
+        partition=0,
+        broker=1,
+        data_directory=tmp_path,
+        secret=b"s" * 32,
+        replication_factor=1,
+        topic_config={"retention.ms": "3"},
+        cluster_config={},
+        as_of=3,
+    )
+    server = ReplicaServer(first, find_controller=nowhere, on_fatal=lambda _: None)
+    fourth, fifth, sixth = (
+        replace(first, topic_config={"retention.ms": str(number)}, as_of=number) for number in (4, 5, 6)
+    )
+    server.reconfigure(fifth)
+    server.reconfigure(fourth)  # it was overtaken
+    assert server.spec == fifth
+    server.reconfigure(replace(fifth, as_of=6))
+    server.reconfigure(replace(fourth, as_of=5))
+    assert server.spec == replace(fifth, as_of=6)
+    server.reconfigure(sixth)
+    assert server.spec == sixth

@@ -110,7 +110,8 @@ class Scheduler:
                 if last is not process:
                     runnable[at] = last
                 process.is_queued = False
-                self._turn(process)
+                if process.may_run:  # it was not paused while it waited for its turn
+                    self._turn(process)
             elif agenda and agenda[0][0] <= until_s:
                 self.now_s = max(self.now_s, agenda[0][0])
             else:
@@ -140,7 +141,7 @@ class Scheduler:
         """Let the time of one read of a file pass, within the turn of the process that reads."""
         if self.current is not None:
             drawn = self.random.random()
-            self.now_s += PAGE_S if drawn < 0.9 else DISK_S * (drawn - 0.9) / 0.1
+            self.now_s += PAGE_S if drawn < 0.98 else DISK_S * (drawn - 0.98) / 0.02
 
     def stop(self) -> None:
         """End :meth:`run` after the current turn."""

@@ -33,6 +33,8 @@ LATE_MS: Final = 2_500
 
 Place = tuple[str, int, int]
 """Topic, partition and offset."""
+BACKLOG: Final = 60
+"""Records that come at once now and then: fresh ones are there whenever the pause of an earlier one ends."""
 
 
 class JobProducer(Client):
@@ -51,7 +53,9 @@ class JobProducer(Client):
         waits: set[asyncio.Task[None]] = set()
         count = 0
         while not self.world.is_quiet:
-            for _ in range(int(self.between(1, 6))):
+            many = self.chance(0.04)
+            for _ in range(BACKLOG if many else int(self.between(1, 6))):
+                await asyncio.sleep(self.between(0.0, 0.01) if many else 0.0)  # in a batch of its own
                 count += 1
                 name = f"{self.name}/{count}".encode()
                 try:
@@ -227,7 +231,7 @@ class Worker(Client):
             self._open[at] = (job, "reject", tries)
             message.reject("drawn")
         elif drawn < 0.9:
-            delay_ms = self.pick([50, 400, LATE_MS])
+            delay_ms = self.pick([3, 50, 400, LATE_MS])
             job.left_order |= delay_ms == LATE_MS
             self._open[at] = (job, f"{self.now_ms() + delay_ms}", tries)
             job.holders.discard(name)

@@ -11,7 +11,7 @@ from tests.simulation.whole.plan import EVERYTHING, LOOSE, WHOLE
 
 pytestmark = pytest.mark.sim
 
-SEEDS = range(1, 601)
+SEEDS = range(1, 801)
 
 
 def test_a_seed_draws_a_handful_with_what_it_needs() -> None:

@@ -8,6 +8,7 @@ sends the requests and calls the listener; the simulator runs this machine too. 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from raylog.client.group.membership import Call, Forget, Reaction
@@ -55,8 +56,24 @@ def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
     return _AGAIN if error.retriable else Reaction(fatal=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a member is about to hold in place of what it holds."""
+
+    partitions: Mapping[TopicPartition, str]
+    """The topic id of each partition that it holds afterwards."""
+    is_lost: bool
+    """What goes belongs to others already, and is not committed."""
+    announces: bool
+    """The listener learns what has come, even if that is nothing."""
+
+
 class ConsumerMembership:
-    """One member, through as many joins as it takes."""
+    """One member, through as many joins as it takes.
+
+    Its process takes time to change what it holds: it commits, and calls the listener. Whatever the coordinator answers
+    meanwhile is for the next change.
+    """
 
     is_cooperative = True
     """It keeps what it holds while the group rebalances."""
@@ -88,6 +105,8 @@ class ConsumerMembership:
         self.sequence = 0
         self.owned: dict[TopicPartition, str] = {}
         """The topic id of each partition that it holds, or is giving up."""
+        self.change: Change | None = None
+        """The change that is under way, see :meth:`begin_change`."""
         self.assigned: dict[TopicPartition, str] | None = None
         """The same of what the coordinator assigned last; None = it has not."""
         self.lost = False
@@ -127,14 +146,13 @@ class ConsumerMembership:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it holds what it is assigned."""
-        return not self.lost and (self.assigned is None or self.owned == self.assigned)
+        """Whether it holds what it is assigned, and no change of that is under way."""
+        return self.change is None and not self.lost and (self.assigned is None or self.owned == self.assigned)
 
     @property
-    def kept(self) -> list[TopicPartition]:
-        """What is left when all that is not assigned is given up."""
-        assigned = {} if self.lost else self.owned if self.assigned is None else self.assigned
-        return [each for each, topic_id in self.owned.items() if assigned.get(each) == topic_id]
+    def _held(self) -> Mapping[TopicPartition, str]:
+        """What it holds, and what it may hold already by the change that is under way."""
+        return self.owned if self.change is None else {**self.owned, **self.change.partitions}
 
     def has_to_speak(self, topics: Collection[str]) -> bool:
         """Whether a heartbeat has to be sent now, whatever waits: to join, to confirm, or to change topics."""
@@ -159,7 +177,7 @@ class ConsumerMembership:
             self.epoch,
             topics=wanted if says_topics else None,
             assignor=self.assignor if says_all else None,
-            owned=grouped({} if is_join else self.owned) if reports else None,
+            owned=grouped({} if is_join else self._held) if reports else None,
         )
 
     def leave_request(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest | None:
@@ -232,7 +250,7 @@ class ConsumerMembership:
 
     def lose(self, reason: str) -> None:
         """It is no member any more: what it holds belongs to others. It joins again once that is given up."""
-        self.lost = self.lost or bool(self.owned)
+        self.lost = self.lost or bool(self._held)
         self.epoch = JOIN_EPOCH
         self.assigned = None
         self._known_topics = None
@@ -242,13 +260,33 @@ class ConsumerMembership:
 
     # ------------------------------------------------------------ partitions
 
-    def holds(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note what is held now: a part of what was held, and of what is assigned."""
+    def begin_change(self) -> Change:
+        """Begin to hold what is assigned; :meth:`end_change` has to follow. Only if it is not in force.
+
+        What was lost, and partitions of a topic that was made again, go before others come: they are not committed, or
+        not under the id that the name has now.
+        """
         assigned = self.assigned or {}
-        topic_ids = {**self.owned, **assigned} if not self.lost else self.owned
-        self.owned = {each: topic_ids[each] for each in partitions}
+        if self.lost or any(assigned.get(each, topic_id) != topic_id for each, topic_id in self.owned.items()):
+            kept = {} if self.lost else assigned
+            partitions = {each: topic_id for each, topic_id in self.owned.items() if kept.get(each) == topic_id}
+            self.change = Change(partitions, is_lost=self.lost, announces=False)
+        else:
+            announces = not assigned.keys() <= self.owned.keys()
+            self.change = Change(dict(sorted(assigned.items())), is_lost=False, announces=announces)
+        return self.change
+
+    def end_change(self) -> None:
+        """The change is done: its partitions are held, and no others."""
+        self.owned = {} if self.change is None else dict(self.change.partitions)
+        self.change = None
         if not self.owned:
             self.lost = False
+
+    def gave_all_back(self) -> None:
+        """Nothing is held any more, whatever was under way."""
+        self.change = None
+        self.end_change()
 
 
 def flat(rows: Iterable[TopicPartitions]) -> dict[TopicPartition, str]:

@@ -6,7 +6,7 @@ the role's own log.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,11 @@ from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 from raylog.storage.errors import CorruptBatch
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of the batches that stay decoded, as they are in memory."""
+"""Bytes of the batches that stay decoded, as they are in memory with all their objects."""
+HELD_BATCH_BYTES: Final = 512
+HELD_RECORD_BYTES: Final = 220
+HELD_HEADER_BYTES: Final = 145
+"""What a batch, a record and a header take in memory besides the bytes of keys and values, as measured, at most."""
 COPIES_BYTES: Final = 256 * 1024
 """Most bytes of records in one row that moves them; one record may be larger."""
 ROW_BYTES: Final = 64
@@ -75,15 +79,25 @@ class Held:
 
 
 class Bodies:
-    """The records of the log, by the offsets that they had first."""
+    """The records of the log, by the offsets that they had first.
+
+    Invariants: ``_firsts == sorted(_held)``; ``_bytes == sum(size of _held) <= CACHE_BYTES``, or there is one batch.
+    """
 
     def __init__(self, log: OwnLog, row_of: Callable[[int], int | None]) -> None:
         """``log``: the leader's. ``row_of``: the row behind which a record stands once more, if it does."""
         self._log = log
         self._row_of = row_of
         self._held: OrderedDict[int, Held] = OrderedDict()
+        """Batches by their first offsets; the one that was used last is the last."""
+        self._firsts: list[int] = []
         self._bytes = 0
         self._last: Held | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the batches that are kept, in bytes."""
+        return self._bytes
 
     def read(self, offset: int) -> Body:
         """Return the record that had an offset below the high watermark first. Raises what the log raises."""
@@ -122,25 +136,27 @@ class Bodies:
     def _find(self, offset: int) -> Held:
         row = self._row_of(offset)
         place = offset if row is None else row
-        for first, held in reversed(self._held.items()):
-            if held.first <= place < held.end:
-                self._held.move_to_end(first)
-                return held
+        number = bisect_right(self._firsts, place) - 1
+        if number >= 0 and place < (held := self._held[self._firsts[number]]).end:
+            self._held.move_to_end(held.first)
+            return held
         records = self._log.read(place, 1, self._log.log_end_offset)
         for position, header in iter_headers(records):
             if header.base_offset <= place < header.next_offset:
                 check_crc(records, position, header)  # bytes that changed on the disk are not the record's fault
                 columns = _opened(records, position, header)
                 copies = None if row is None or isinstance(columns, str) else copies_of(columns)
-                size = header.size if isinstance(columns, str) else max(header.size, _plain_bytes(columns))
+                size = HELD_BATCH_BYTES if isinstance(columns, str) else _bytes_of(columns)
                 return self._keep(Held(header.base_offset, header.next_offset, columns, size, copies))
         raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
 
     def _keep(self, held: Held) -> Held:
         self._held[held.first] = held
+        insort(self._firsts, held.first)
         self._bytes += held.size
         while self._bytes > CACHE_BYTES and len(self._held) > 1:
-            _, oldest = self._held.popitem(last=False)
+            first, oldest = self._held.popitem(last=False)
+            del self._firsts[bisect_left(self._firsts, first)]
             self._bytes -= oldest.size
         return held
 
@@ -152,10 +168,13 @@ def _opened(records: Any, position: int, header: BatchHeader) -> Columns | str:
         return error.reason
 
 
-def _plain_bytes(columns: Columns) -> int:
-    """Return about how much the columns take: compressed data may expand a thousand times."""
-    found = sum(len(value) for column in (columns.keys, columns.values) for value in column or () if value is not None)
-    return found + ROW_BYTES * len(columns.timestamps)
+def _bytes_of(columns: Columns) -> int:
+    """Return about how much the columns take in memory: compressed data may expand a thousand times."""
+    plain = sum(len(value) for column in (columns.keys, columns.values) for value in column or () if value is not None)
+    headers = [header for each in columns.headers or () for header in each or ()]
+    plain += sum(len(name) + len(value or b"") for name, value in headers)
+    objects = HELD_RECORD_BYTES * len(columns.timestamps) + HELD_HEADER_BYTES * len(headers)
+    return HELD_BATCH_BYTES + objects + plain
 
 
 def envelope_of(body: Body) -> Envelope | None:

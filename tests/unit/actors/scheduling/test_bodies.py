@@ -1,15 +1,22 @@
-"""What is sent of a delayed record whose target does not take it."""
+"""What is sent of a delayed record whose target does not take it, and what of the log stays decoded."""
 
 from __future__ import annotations
 
-from raylog.actors.scheduling.bodies import Body, encode
+import tracemalloc
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from raylog.actors.scheduling import bodies
+from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.core.dead_letters import Cause, Reason, cause_of
 from raylog.core.queues.archiving.origins import Origin
 from raylog.core.scheduling.envelope import Envelope, Header
 from raylog.core.scheduling.keys import key_of
 from raylog.core.scheduling.rows import Batch
-from raylog.storage.batch.header import iter_headers
-from raylog.storage.batch.records import decode_batch
+from raylog.storage.batch.header import iter_headers, stamp
+from raylog.storage.batch.records import decode_batch, encode_batch
 
 OFFSET = 5
 
@@ -36,3 +43,52 @@ def test_another_record_cannot_name_an_origin() -> None:
     cause, _ = undeliverable(Origin("secret", 0, 1, 1).header(), Envelope("mine", "id", 2, 1).header())
     assert cause is not None
     assert (cause.topic, cause.partition) == ("mine", 2)
+
+
+class Log:
+    """Batches of a few records each, by their first offsets."""
+
+    def __init__(self, batches: int, records: int) -> None:
+        self.log_end_offset = batches * records
+        self.reads = 0
+        headers: list[list[Header] | None] = [[Envelope("jobs", "id", 0, 1).header()] for _ in range(records)]
+        self._records = records
+        self._batches = [bytearray(self._batch(first, headers)) for first in range(0, self.log_end_offset, records)]
+        for number, batch in enumerate(self._batches):
+            stamp(batch, 0, number * records, 0)
+
+    def _batch(self, first: int, headers: list[list[Header] | None]) -> bytes:
+        keys: list[bytes | None] = [b"%d" % offset for offset in range(first, first + self._records)]
+        return encode_batch(keys, [b"v" * 20] * self._records, [1_000] * self._records, headers)
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytearray:
+        self.reads += 1
+        return self._batches[offset // self._records]
+
+
+def test_what_stays_decoded_takes_no_more_memory_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "CACHE_BYTES", 1 << 20)
+    log = Log(batches=1_500, records=2)
+    source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for offset in range(log.log_end_offset):
+            assert source.read(offset).key == b"%d" % offset
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert bodies.CACHE_BYTES / 2 < taken < bodies.CACHE_BYTES * 1.2, "the limit counts what Python takes"
+    assert source.held_bytes <= bodies.CACHE_BYTES
+
+
+@given(st.lists(st.integers(0, 199), max_size=60))
+def test_each_record_is_found_whatever_was_read_before(offsets: list[int]) -> None:
+    log = Log(batches=20, records=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "CACHE_BYTES", 20_000)  # four of the batches
+        source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
+        for offset in offsets:
+            assert source.read(offset).key == b"%d" % offset
+            assert source.read(offset).key == b"%d" % offset
+    assert log.reads <= len(offsets), "what is read again is there"

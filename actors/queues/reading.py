@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
@@ -50,6 +51,8 @@ class Chunk:
         coming = sorted(aborted, key=lambda each: each.first_offset)
         self.batches: list[ReadBatch] = []
         self._unreadable: set[int] = set()
+        self._last: tuple[int, Columns] | None = None
+        """The batch whose record was requested last, by its place: the next request is for its neighbour, mostly."""
         hidden: set[int] = set()
         for place, header in iter_headers(payload):
             while coming and coming[0].first_offset <= header.last_offset:
@@ -148,12 +151,15 @@ class Chunk:
         """
         for place, header, is_hidden in self.batches:
             if header.base_offset <= offset < header.next_offset and not is_hidden:
-                columns = self._opened(place, header)
-                if columns is None:
-                    raise CorruptBatch("its body does not open", position=place)
-                for index, known in enumerate(columns.offsets):
-                    if known == offset:
-                        return columns, index
+                if self._last is None or self._last[0] != place:
+                    opened = self._opened(place, header)
+                    if opened is None:
+                        raise CorruptBatch("its body does not open", position=place)
+                    self._last = place, opened
+                columns = self._last[1]
+                index = bisect_left(columns.offsets, offset)
+                is_there = index < len(columns.offsets) and columns.offsets[index] == offset
+                return (columns, index) if is_there else None
         return None
 
     def _opened(self, place: int, header: BatchHeader) -> Columns | None:

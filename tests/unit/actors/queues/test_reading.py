@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from raylog.actors.queues import reading
 from raylog.actors.queues.reading import Chunk
 from raylog.protocol.replica import AbortedTxn
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, stamp
 from raylog.storage.batch.marker import TxnMarker
-from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.batch.records import BatchMeta, Columns, decode_batch, encode_batch
 
 
 def stamped(raw: bytes, offset: int) -> bytes:
@@ -51,3 +56,18 @@ def test_a_chunk_that_begins_inside_an_aborted_transaction_knows_its_end() -> No
 
 def test_keys_are_those_of_committed_records() -> None:
     assert [offset for offset, _ in chunk().keys(0)] == [6, 7, 8, 15, 16]
+
+
+def test_the_records_of_a_batch_are_read_one_by_one_and_it_is_opened_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+
+    def counted(payload: Any, place: int, header: Any) -> Columns:
+        opened.append(header.base_offset)
+        return decode_batch(payload, place, header)
+
+    monkeypatch.setattr(reading, "decode_batch", counted)
+    piece = chunk()
+    found = [piece.record(offset) for offset in (6, 7, 8, 15, 16)]
+    assert [each and each[0].offsets[each[1]] for each in found] == [6, 7, 8, 15, 16]
+    assert opened == [6, 15]
+    assert [piece.record(offset) for offset in (3, 9, 12, 17)] == [None] * 4

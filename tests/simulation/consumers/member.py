@@ -124,7 +124,7 @@ class Member:
         )
         self.topics: tuple[str, ...] = tuple(simulation.names)
         self.states: dict[TopicPartition, str] = {}
-        """The topic id of each partition whose records it fetches: those of its last change, whatever it holds by now."""
+        """The topic id of each partition whose records it fetches: those of its last change."""
         self.positions: dict[TopicPartition, int] = {}
         self.is_alive = True
         self.paused_until_us = 0

@@ -39,6 +39,16 @@ def test_noise_around_a_value_is_flat() -> None:
     assert trend.anomalies(trend.rows(found)) == []
 
 
+def test_a_process_may_grow_to_what_it_keeps_and_no_further() -> None:
+    def store(end_kb: int) -> list[Sample]:
+        return samples(
+            lambda number: Used(40_000 + number * (end_kb - 40_000) // COUNT, 50, 9, 30), "store|gcs_server|7"
+        )
+
+    assert growing(store(trend.KEPT_KB["store"])) == []
+    assert growing(store(trend.KEPT_KB["store"] * 2)) == [("store", "own_kb")]
+
+
 def test_a_warm_up_is_left_out() -> None:
     assert growing(samples(lambda number: Used(min(20_000, 2_000 * number), 50, min(9, number), 30))) == []
 
@@ -46,7 +56,7 @@ def test_a_warm_up_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("figure", "shape"),
     [
-        ("own_kb", lambda number: Used(20_000 + 60 * number, 50, 9, 30)),
+        ("own_kb", lambda number: Used(60_000 + 150 * number, 50, 9, 30)),
         ("descriptors", lambda number: Used(20_000, 50 + number // 4, 9, 30)),
         ("threads", lambda number: Used(20_000, 50, 9 + number // 10, 30)),
         ("tasks", lambda number: Used(20_000, 50, 9, 30 + number // 5)),

@@ -51,7 +51,7 @@ CONSUMER_BUGS = (
         "commit_error",
         "is_in_time = ",
         "is_in_time = is_ours = True or ",
-        seeds=100,
+        seeds=400,
     ),
     _bug(
         "a change ends with what is assigned by then",
@@ -86,6 +86,7 @@ CONSUMER_BUGS = (
         "restore",
         "is MemberState.UNREVOKED_PARTITIONS",
         "is MemberState.UNRELEASED_PARTITIONS",
+        seeds=300,
     ),
     _bug("a torn step is not mended", "machine CL6", ConsumerGroup, "is_torn", lambda self: False, seeds=700),
     _bug("topics that change do not matter", "CL6", ConsumerGroups, "seen", nothing),

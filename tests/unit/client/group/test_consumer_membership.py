@@ -143,7 +143,7 @@ def test_what_is_assigned_while_a_change_is_under_way_is_for_the_next_one() -> N
     assert answer(one, 4, is_news=False).owned == rows(0)
 
 
-def test_a_topic_made_again_while_a_change_is_under_way_is_noticed_behind_it() -> None:
+def test_a_topic_made_again_amid_a_change_is_noticed_behind_it() -> None:
     one = stable(0)
     answer(one, 3, 0, 1)
     one.begin_change()

@@ -1,8 +1,8 @@
 """Which coordinator a group or a transactional id belongs to: the partition of its topic that the key hashes to. Pure.
 
 With Kafka's hash, `abs(key.hashCode()) % partitions`, Kafka's tools and clients find a group in the same partition.
-Coordinators' topics that are older than this keep CRC-32, because their keys would move to other partitions. The
-topic's own setting `coordinator.hash` says which hash it uses; it is fixed when the topic is created.
+Coordinators' topics from before Raylog had this hash keep CRC-32, because their keys would move to other partitions.
+The topic's own setting `coordinator.hash` says which hash it uses; it is fixed when the topic is created.
 """
 
 from __future__ import annotations

@@ -57,4 +57,5 @@ class Idleness:
     def refused(self, now_ms: int) -> None:
         """Serve again: the proposal was refused, and may be repeated after ``REFUSED_PAUSE_MS``."""
         self._is_closed = self._hurries = False
+        # Chosen so that `is_due` is true again after the pause.
         self._active_ms = now_ms + min(REFUSED_PAUSE_MS, self._sleep_after_ms) - self._sleep_after_ms

@@ -167,6 +167,7 @@ def claim_error(txn: TxnChanged | None, event: VerifyReceived) -> RaylogError | 
 
 def decided(txn: TxnChanged, committed: bool, last: Identity, take_id: TakeId, wall_ms: int) -> TxnChanged:
     """Return the id with the outcome of its open transaction; ``last``: the identity that may repeat its request."""
+    # With another id than the producer's, the writer's id is not used any more: the highest epoch fences all of it.
     is_same = txn.writer.producer_id == txn.producer.producer_id
     return replace(
         txn,

@@ -40,6 +40,7 @@ class Backoff:
         step = self.steps_ms[min(max(count, 1), len(self.steps_ms)) - 1]
         if not self.jitter:
             return step
+        # A hash of both in [-_SPREAD, _SPREAD]: the pause can be computed again.
         place = (seed * 2_654_435_761 + count * 40_503) % (2 * _SPREAD + 1) - _SPREAD
         return max(0, round(step * (1 + self.jitter * place / _SPREAD)))
 

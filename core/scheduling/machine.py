@@ -176,7 +176,7 @@ class SchedulerMachine(SchedulerRounds):
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
-        if isinstance(row, CheckpointPart):  # the append ends with CheckpointEnd
+        if isinstance(row, CheckpointPart):  # its checkpoint is being appended until CheckpointEnd is read
             self._checkpoint_bytes = event.size_bytes + (self._checkpoint_bytes if row.index else 0)
             return
         outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
@@ -393,7 +393,7 @@ class SchedulerMachine(SchedulerRounds):
             return self._next_producer(out)
         elif lane.trouble is Trouble.FORGOTTEN:
             self._append(Rebased(lane.id, epoch, delivered), out)
-        else:
+        else:  # batches are sent in order: the refused one begins where the delivered ones end
             self._append(Refused(lane.id, epoch, delivered, delivered), out)
         return True
 

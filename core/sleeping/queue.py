@@ -2,9 +2,9 @@
 
 Partitions that requests wait for come first, topic by topic in turns (``shares.py``); while a broker has such requests
 it repeats its own every second. Then come partitions that have to wake for another reason: moves, lost logs,
-configurations that remove records, and those that sleep only because the cluster was stopped. The latter also wait
-until few others are starting: a broker starts replicas' processes in the order in which they wake, a few at a time, and
-a request for a sleeping partition would wait behind all of them.
+configurations that remove records, and partitions that sleep only because the cluster was stopped. This second kind
+also waits until few others are starting: a broker starts replicas' processes in the order in which they wake, a few at
+a time, and a request for a sleeping partition would wait behind all of them.
 
 Called by the controller's step. Kept in memory: a controller that starts finds in the metadata what has to wake.
 """
@@ -76,8 +76,8 @@ class WakeQueue:
     def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
         """Wake the named partitions of a topic, or all; answer with the number of partitions that were woken.
 
-        Raises TooManyAwake if none could be woken, because a broker has as many replicas awake as it may, or its room
-        is reserved for earlier requests. The partition then keeps a place in the queue for REQUEST_LASTS_MS.
+        The first partition without room, because a broker has as many replicas awake as it may or its room is reserved
+        for earlier requests, keeps a place in the queue for REQUEST_LASTS_MS. Raises TooManyAwake if none was woken.
         """
         woken = 0
         for state in _sleepers(event, decision.image):

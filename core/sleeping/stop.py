@@ -1,4 +1,4 @@
-"""Before a stop of the cluster, all partitions that can fall asleep, a few at a time.
+"""Puts all partitions that can sleep to sleep before the cluster stops, a few at a time.
 
 A dozing leader has to be continued to propose sleep, and each replica's process to end. Dozens of processes that run at
 once starve their broker: it cannot vouch for those that are still stopped, so it continues them too, and with hundreds

@@ -1,1 +1,1 @@
-"""What all kinds of coordinators have in common: rows that wait for the log, idleness, events. Pure."""
+"""What group and transaction coordinators have in common: rows that wait for the log, idleness, events. Pure."""

@@ -1,9 +1,9 @@
 """One step's decision of a coordinator of any kind: what it writes, and when its answers may leave. Pure.
 
-A coordinator that was deposed without knowing it has none of its successor's rows, and its own are refused. So what it
-states of what is stored waits for a row that was queued after the request (ADR 0131). A refusal states something as
-well: each waits for such a row, except those after which the sender repeats its request, and those that depend on the
-request alone.
+A coordinator that was deposed without knowing it lacks its successor's rows, and its own rows are refused. So an answer
+that depends on the stored state waits until a row is stored that was queued after the request: that proves that there
+is no successor (ADR 0131). The same holds for refusals, except those after which the sender repeats its request, and
+those that depend on the request alone.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ class CoordinatorDecision(LoggedDecision[Any, RecordT], Generic[RecordT]):
         self.reply(request, result)
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse the request: at once where its sender repeats it for this error, else as :meth:`refuse_proved`."""
+        """Refuse the request: at once if the error is retriable, else as :meth:`refuse_proved`."""
         if error.retriable:
             self.refuse_at_once(request, error)
         else:
             self.refuse_proved(request, error)
 
     def refuse_proved(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse the request for what is stored, once it is proved that no later incarnation has begun."""
+        """Refuse the request because of what is stored, once it is proved that no later incarnation has begun."""
         self._prove()
         self.after_sync.append(Refuse(cause=self.cause, request=request, error=error))
 
     def refuse_at_once(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse the request for an error that is true whatever is stored, or that its sender repeats it for."""
+        """Refuse the request at once: the error holds whatever is stored, or its sender will repeat the request."""
         self.now.append(Refuse(cause=self.cause, request=request, error=error))
 
     def propose_sleep(self) -> None:

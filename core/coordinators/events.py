@@ -71,10 +71,10 @@ class AppendRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreProof:
-    """Have a row stored before the step's reply that was queued after its request: one without meaning will do.
+    """Store a row, queued after the request, before the step's reply leaves; a row without meaning will do.
 
     A reply that writes nothing states what an earlier step stored. A coordinator that was deposed without knowing it
-    has none of its successor's rows; storing a row shows that there is no successor yet (ADR 0131).
+    lacks its successor's rows; storing a row proves that there is no successor yet (ADR 0131).
     """
 
     cause: str

@@ -1,8 +1,8 @@
 """Which coordinator a group or a transactional id belongs to: the partition of its topic that the key hashes to. Pure.
 
-Kafka's hash is `abs(key.hashCode()) % partitions`, so that its tools and clients find a group in the same partition.
-Topics of coordinators that were created before this was known keep CRC-32: their keys would move to other partitions.
-The topic's own setting `coordinator.hash` says which it is, from its creation on.
+With Kafka's hash, `abs(key.hashCode()) % partitions`, Kafka's tools and clients find a group in the same partition.
+Coordinators' topics from before Raylog had this hash keep CRC-32, because their keys would move to other partitions.
+The topic's own setting `coordinator.hash` says which hash it uses; it is fixed when the topic is created.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def java_hash(text: str) -> int:
 
 
 def coordinator_partition(key: str, partitions: int, config: Mapping[str, str]) -> int:
-    """The partition that a key belongs to, in a topic with so many partitions and this configuration of its own."""
+    """The partition that a key belongs to; ``partitions`` and ``config`` are those of the coordinators' topic."""
     if config.get(HASH_KEY, CRC32) == CRC32:
         return zlib.crc32(key.encode()) % partitions
     code = java_hash(key)

@@ -1,8 +1,8 @@
 """When a coordinator proposes to end, so that it has no process while it is not used.
 
-Owned by the machine. A coordinator that has nothing under way knows no more than its log, so it ends when no request
+Owned by the machine. A coordinator that has nothing under way knows no more than its log. So it ends when no request
 has come for ``replica.sleep.after.ms`` of its topic, and the next request starts another one (ADR 0044). From the
-proposal on it decides nothing more, so that no request is lost with its process; it serves again when that is refused.
+proposal on it decides nothing, so that no request is lost with its process; it serves again if the proposal is refused.
 Pure.
 """
 
@@ -20,14 +20,14 @@ class Idleness:
     __slots__ = ("_active_ms", "_hurries", "_is_closed", "_sleep_after_ms")
 
     def __init__(self, sleep_after_ms: int) -> None:
-        """``sleep_after_ms``: so long without a request suffices; -1 = it never ends by itself."""
+        """``sleep_after_ms``: how long no request has to come before it ends; -1 = it never ends by itself."""
         self._sleep_after_ms = sleep_after_ms
         self._active_ms = 0
         self._hurries = False
         self._is_closed = False
 
     def reconfigure(self, sleep_after_ms: int) -> None:
-        """Wait so long from now on."""
+        """Use another ``sleep_after_ms`` from now on."""
         self._sleep_after_ms = sleep_after_ms
 
     @property
@@ -41,11 +41,11 @@ class Idleness:
         self._hurries = False
 
     def hurry(self) -> None:
-        """Wait no longer, because the cluster is about to stop; a coordinator that never ends stays all the same."""
+        """Wait no longer, because the cluster is about to stop; no effect if ``sleep_after_ms`` is -1."""
         self._hurries = True
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether it was not used for long enough."""
+        """Return whether it was unused for long enough, and no proposal is under way."""
         if self._sleep_after_ms < 0 or self._is_closed:
             return False
         return self._hurries or now_ms - self._active_ms >= self._sleep_after_ms
@@ -55,6 +55,7 @@ class Idleness:
         self._is_closed = True
 
     def refused(self, now_ms: int) -> None:
-        """Serve again, and propose it again after a pause."""
+        """Serve again: the proposal was refused, and may be repeated after ``REFUSED_PAUSE_MS``."""
         self._is_closed = self._hurries = False
+        # Chosen so that `is_due` is true again after the pause.
         self._active_ms = now_ms + min(REFUSED_PAUSE_MS, self._sleep_after_ms) - self._sleep_after_ms

@@ -1,7 +1,7 @@
 """The keys of one coordinator: the groups or transactional ids that hash to its partition. Pure.
 
-Addresses are given out again by the system, and metadata is late at times, so that requests for others' keys arrive. A
-coordinator that served one would be a second one for that key.
+Requests for keys of other coordinators arrive, because the system reuses addresses and clients' metadata may be old. A
+coordinator that served such a request would be a second coordinator of that key.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from raylog.core.errors import NotCoordinator
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """Partition ``index`` of a coordinators' topic with so many ``partitions`` and this configuration of its own."""
+    """The keys of partition ``index`` of a coordinators' topic with so many ``partitions`` and this ``config``."""
 
     index: int
     partitions: int
     config: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, key: str) -> NotCoordinator | None:
-        """Return the error of a request for a key of another coordinator; None = it is of this one."""
+        """Return the error for a request about a key of another coordinator; None = the key belongs to this one."""
         partition = coordinator_partition(key, self.partitions, self.config)
         if partition == self.index:
             return None
         return NotCoordinator(f"{key!r:.100} belongs to coordinator {partition}, and this is {self.index}; find it.")
 
     def list_refusal(self, coordinator: int) -> NotCoordinator | None:
-        """Return the error of a request for the list of another coordinator; -1 = the sender does not name one."""
+        """Return the error for a request for the list of another coordinator, or None; -1 = the sender names none."""
         if coordinator in (-1, self.index):
             return None
         return NotCoordinator(f"The list of coordinator {coordinator} was requested of {self.index}; find it.")
 
 
 EVERY_KEY: Final = KeyShare(0, 1)
-"""Of the coordinator of a topic with one partition."""
+"""The share of the only coordinator, where the topic has one partition."""

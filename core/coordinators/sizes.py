@@ -1,7 +1,7 @@
-"""Size of a coordinator's records, without encoding them: upper bounds. Pure.
+"""Upper bounds of the size of a coordinator's records, computed without encoding them. Pure.
 
-A record that the log would refuse must be refused to its sender before it is decided: if a decided record cannot be
-stored, the coordinator has to load everything again.
+A request whose record would be too large for the log must be refused before the record is decided: if a decided record
+cannot be stored, the coordinator has to load everything again.
 """
 
 from __future__ import annotations

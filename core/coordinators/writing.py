@@ -24,14 +24,14 @@ class RowQueue(Generic[RowT]):
     """
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """Start empty. ``wake`` has :meth:`take` called soon, until it returns an empty batch."""
+        """Start empty. ``wake`` causes calls of :meth:`take` soon, until it returns an empty batch."""
         self._wake = wake
         self._rows: deque[tuple[RowT, int, int]] = deque()
-        """Rows with their sizes, and those of their whole steps with the first row of each, 0 with the others."""
+        """(row, its bytes, the bytes of its whole step if it is the step's first row, else 0)."""
         self._end = 0
         self._stored = 0
         self._under_way = 0
-        """Rows in the batch that is being appended; 0 = none is."""
+        """Number of rows in the batch that is being appended; 0 = none is."""
 
     @property
     def has_queued(self) -> bool:
@@ -43,7 +43,7 @@ class RowQueue(Generic[RowT]):
         return self._end
 
     def durable_end(self) -> int:
-        """Return how many of them are stored."""
+        """Return how many of the added rows are stored."""
         return self._stored
 
     def kick(self) -> None:
@@ -68,7 +68,7 @@ class RowQueue(Generic[RowT]):
         left = bytes_max
         while rows:
             row, size, whole = rows[0]
-            is_apart = whole <= bytes_max and whole > left  # its step fits into a batch, and not into this one
+            is_apart = whole <= bytes_max and whole > left  # its step fits into a batch of its own, but not into this
             if batch and (is_apart or size > left):
                 break
             rows.popleft()

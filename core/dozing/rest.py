@@ -1,6 +1,7 @@
 """When a replica may doze: nothing is under way in its process, and nothing is due soon. Pure.
 
-Used by the replica's shell, which collects the facts and offers its broker to be stopped until the time found here.
+Used by the replica's shell, which collects the facts and offers its broker to stop the process until the time found
+here.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 LONGEST_MS: Final = 60_000
-"""Longest doze: Ray's own threads get a turn from time to time, and work without a deadline is delayed by no more."""
+"""Longest doze: after it Ray's own threads get a turn, and work without a deadline is delayed by no more."""
 SHORTEST_MS: Final = 50
-"""A doze that is due to end sooner is not worth its signals."""
+"""A doze that would end sooner is not worth its signals."""
 
 LOOK_MS: Final = 5_000
-"""Longest time between two looks of a replica that may not doze yet, or does not doze at all: settings may change."""
+"""Longest time between two checks of a replica that may not doze yet, or never dozes: settings may change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class Quiet:
     since_ms: int
     """When something was last written, or read with records."""
     parked: int
-    """Requests that wait for records at the end of the log; more may not be open."""
+    """Number of requests that wait for records at the end of the log; no other request may be open in a doze."""
     due_ms: int
     """The earliest of its deadlines."""
 
@@ -32,8 +33,8 @@ class Quiet:
 def doze_until_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, open_requests: int) -> int | None:
     """Return until when the process may be stopped; None = it may not be stopped now.
 
-    ``quiet`` None: the machine has something under way. ``doze_after_ms``: how long nothing must have been written or
-    read; -1 = never. ``open_requests``: those that have no answer yet.
+    ``quiet`` None: the machine has something under way. ``doze_after_ms``: for how long nothing must have been written
+    or read; -1 = it never dozes. ``open_requests``: number of requests that have no answer yet.
     """
     if quiet is None or doze_after_ms < 0 or now_ms - quiet.since_ms < doze_after_ms:
         return None
@@ -44,9 +45,9 @@ def doze_until_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, open_
 
 
 def next_look_ms(now_ms: int, quiet: Quiet | None, *, doze_after_ms: int, pause_ms: int) -> int:
-    """Return in how many milliseconds to look again, after a look that found no doze: each look wakes the process.
+    """Return in how many milliseconds to check again, after a check that found no doze: each check costs a wake-up.
 
-    At the earliest after ``pause_ms``, which suits what ends soon. Arguments as of :func:`doze_until_ms`.
+    Not before ``pause_ms``, a pause for work that ends soon. The other arguments are those of :func:`doze_until_ms`.
     """
     if doze_after_ms < 0:
         return LOOK_MS

@@ -1,9 +1,9 @@
 """A broker's decisions about one replica's process: when it is stopped, and when it must be continued.
 
-No wake-up is lost, for three reasons. The replica reads nothing between its offer and its next message, so that what
-comes in stays where the broker sees it. The broker watches *before* it looks, and looks before it stops. The watch is
-for a state, not for a change: what came between the look and the stop is seen after it. Pure; used by the broker's
-shell, and by the model in ``tests/unit/core/dozing``.
+No wake-up is lost, for three reasons. The replica reads nothing between its offer and its next message, so incoming
+bytes stay in its sockets, where the broker sees them. The broker watches *before* it looks, and looks before it stops.
+The watch is level-triggered, not edge-triggered: bytes that came between the look and the stop are seen after the stop.
+Pure; used by the broker's shell, and by the model in ``tests/unit/core/dozing``.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ class Act(Enum):
     """What the shell has to do, in this order."""
 
     WATCH = "watch"
-    """Report from now on, for as long as it is so, that something can be read from the replica's sockets."""
+    """From now on, report for as long as something can be read from the replica's sockets."""
     LOOK = "look"
-    """Find out now whether something can be read, and report it."""
+    """Find out now whether something can be read, and report that to :meth:`ProcessWatch.looked`."""
     STOP = "stop"
     CONTINUE = "continue"
     UNWATCH = "unwatch"
     NOTIFY = "notify"
-    """Send word that the rest is over, so that the replica does not wait for its sockets any longer."""
+    """Notify the replica that its rest is over: it may read from its sockets again."""
 
 
 class ProcessWatch:
-    """One process that may be stopped while it offers it. Times are monotonic milliseconds."""
+    """One replica's process, which may be stopped while it offers that. Times are monotonic milliseconds.
+
+    The methods report what happened, and return what the shell has to do now.
+    """
 
     def __init__(self) -> None:
-        """The process runs, and has offered nothing."""
+        """Begin with a process that runs and has offered nothing."""
         self.until_ms: int | None = None
-        """When the process must be continued; None = it is not stopped by this broker."""
+        """When the process must be continued; None = this broker has not stopped it."""
         self._offered_until_ms: int | None = None
         self._holds = 0
 
@@ -41,14 +44,14 @@ class ProcessWatch:
         return self.until_ms is not None
 
     def offered(self, until_ms: int) -> list[Act]:
-        """The replica rests, and reads nothing before it has sent word."""
+        """The replica offers to be stopped until then; it reads nothing before its next message."""
         if self._holds:
             return [Act.NOTIFY]
         self._offered_until_ms = until_ms
         return [Act.WATCH, Act.LOOK]
 
     def looked(self, *, readable: bool, now_ms: int) -> list[Act]:
-        """The outcome of a look: stop the process unless something came, or it is late."""
+        """The outcome of a look: stop the process, unless something can be read or the offer is over."""
         until_ms, self._offered_until_ms = self._offered_until_ms, None
         if until_ms is None:
             return []
@@ -62,7 +65,7 @@ class ProcessWatch:
         return self._wake() if self.is_stopped else []
 
     def awoken(self) -> list[Act]:
-        """The replica has sent word that it reads again."""
+        """The replica has sent a message that it reads again."""
         self._offered_until_ms = None
         return self._wake() if self.is_stopped else [Act.UNWATCH]
 
@@ -71,7 +74,7 @@ class ProcessWatch:
         return self._wake() if self.until_ms is not None and now_ms >= self.until_ms else []
 
     def end(self) -> list[Act]:
-        """The rest must end now, for another reason; the process may offer another one at once."""
+        """The rest must end now for another reason; the process may offer another one at once."""
         if self._offered_until_ms is not None:
             self._offered_until_ms = None
             return [Act.UNWATCH, Act.NOTIFY]

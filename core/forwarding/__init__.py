@@ -1,1 +1,1 @@
-"""Forwarders: what sends the records of one partition on to other partitions, each once. Pure."""
+"""Forwarders: each sends records of one partition on to other partitions, each record once. Pure."""

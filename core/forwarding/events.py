@@ -12,20 +12,20 @@ class Trouble(StrEnum):
     """Why a target did not take a parcel."""
 
     UNREACHABLE = "unreachable"
-    """It may have it, or get it later: the same parcel is sent again."""
+    """The outcome is unknown (the target may have the parcel, or get it later): the same parcel is sent again."""
     DELETED = "deleted"
     """Its topic does not exist any more."""
     FORGOTTEN = "forgotten"
-    """It does not know the last sequence: it lost records by an unclean election."""
+    """The target does not know the producer's last sequence: it lost records by an unclean leader election."""
     REFUSED = "refused"
     """It will never take this parcel."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Records of one source batch: where each goes. The same batch is always cut into the same pieces.
+    """Records of one source batch, and where each goes. The same batch is always cut into the same pieces.
 
-    ``due_ms``: when all of them may go. ``parts``: offsets by their routes, rising; records that stay are in none.
+    ``due_ms``: when all of them may go. ``parts``: ascending offsets by route; records that stay are in none.
     """
 
     first: int
@@ -33,18 +33,18 @@ class Piece:
     due_ms: int
     parts: tuple[tuple[Route, tuple[int, ...]], ...]
     skipped: int = -1
-    """The first record that stays and is to be sent by another forwarder, later; -1 = there is none."""
+    """Offset of the first record that stays for a later forwarder to send; -1 = there is none."""
 
 
 Source = tuple[Route, bool, bool]
-"""The route that records were meant to take; whether they go to ``__undeliverable`` instead; and without bodies."""
+"""The route that records were meant to take; whether they go to ``__undeliverable`` instead; whether without bodies."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parcel:
     """One batch for one target: these records of one piece, with exactly these sequences.
 
-    ``piece``: where the piece begins. The records are all of those of ``sources`` from ``first`` up to ``end``.
+    ``piece``: first offset of the piece. The parcel has all records of the routes in ``sources`` in [first, end).
     """
 
     route: Route
@@ -54,9 +54,9 @@ class Parcel:
     base_sequence: int
     offsets: tuple[int, ...]
     refused: frozenset[int]
-    """Those whose own target is not there, or does not take them."""
+    """Offsets of the records whose own target does not exist, or does not take them."""
     bare: frozenset[int]
-    """Those of them that go without their bodies: ``__undeliverable`` does not take them either."""
+    """Those of the refused that go without their bodies: ``__undeliverable`` does not take them otherwise."""
     piece: int
     first: int
     end: int
@@ -68,7 +68,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The note that was stored last; a first one begins where the owner says."""
+    """The last stored note, or a first one, which begins where the owner says."""
 
     now_ms: int
     note: Note
@@ -76,10 +76,10 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PiecesRead:
-    """What is in the source from the requested offset on, in order; offsets without records are in no piece.
+    """The pieces of the source from the requested offset on, in order; offsets without records are in no piece.
 
-    ``next_offset``: everything below was looked at. ``log_start``: first offset that is still kept. ``log_end``: the
-    end that consumers see. ``acknowledged``: the group has acknowledged everything below; 0 = groups do not matter.
+    ``next_offset``: everything below was read. ``log_start``: first offset that is still kept. ``log_end``: the end
+    that consumers see. ``acknowledged``: the group has acknowledged everything below; 0 = no group matters.
     """
 
     now_ms: int
@@ -89,7 +89,7 @@ class PiecesRead:
     log_end: int
     acknowledged: int = 0
     rule: str = ""
-    """By what the pieces were made."""
+    """The rule by which the pieces were made, as text (``rules.py``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class Resolved:
     now_ms: int
     found: tuple[tuple[Route, str, int], ...]
     producer_id: int = -1
-    """A producer id that no other forwarder has, where one was requested."""
+    """A producer id that no other forwarder has, if one was requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A parcel has arrived."""
+    """The parcel under way on a route was acknowledged."""
 
     now_ms: int
     route: Route
@@ -119,7 +119,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotSent:
-    """A parcel has not arrived, as far as is known."""
+    """The parcel under way on a route was not acknowledged."""
 
     now_ms: int
     route: Route
@@ -135,7 +135,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """End as soon as what is decided has arrived."""
+    """End as soon as everything that is decided has arrived."""
 
     now_ms: int
 
@@ -148,9 +148,9 @@ Event = Loaded | PiecesRead | Resolved | Saved | Sent | NotSent | Tick | StopReq
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Read the source from an offset on, at least up to ``until`` if there is so much; wait for more if ``waits``.
+    """Read the source from an offset on, at least up to ``until`` if there is so much; ``waits``: wait for more.
 
-    ``rule``: by what the pieces have to be made; None = by the owner's of now.
+    ``rule``: the rule by which the pieces have to be made; None = the owner's present one.
     """
 
     offset: int
@@ -161,7 +161,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Find out where routes lead."""
+    """Find topic id and partition of each route; :class:`Resolved` follows."""
 
     routes: tuple[Route, ...]
     takes_producer: bool = False
@@ -170,14 +170,14 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Store the note; what follows from it is done after :class:`Saved`."""
+    """Store the note; :class:`Saved` follows, and only then are its parcels sent."""
 
     note: Note
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a parcel."""
+    """Send a parcel; :class:`Sent` or :class:`NotSent` follows."""
 
     parcel: Parcel
 

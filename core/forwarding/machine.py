@@ -1,9 +1,9 @@
 """The forwarder of one partition: decides what goes where next, stores that, and sends it until it has arrived. Pure.
 
 A turn: read pieces, find their targets, store a note with the decision, send its parcels. The note of the next turn
-also says that this one is done, so a turn costs one stored note. A successor after a crash reads the note, and sends
-the same parcels again: their targets know producer id and sequences, and store each once. For that at most five
-parcels of a lane are in one turn, and one of a lane is under way at a time.
+also states that this turn is done, so a turn costs one stored note. After a crash a successor reads the note and sends
+the same parcels again: their targets recognise producer id and sequences, and store each parcel once. For that, a lane
+has at most five parcels in a turn, and one under way at a time.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
 PIECES_MAX: Final = 5
-"""Pieces with records in a turn, hence parcels of a lane: a partition remembers so many batches of a producer."""
+"""Most pieces with records in a turn, so most parcels of a lane: a target remembers so many batches of a producer."""
 RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 5_000
 UNSAVED_MAX: Final = 100_000
-"""Offsets that may be passed without a record to send until that is stored."""
+"""After so many offsets without a record to send, the position is stored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,13 +32,13 @@ class ForwarderSettings:
     """How one forwarder works."""
 
     end: int | None = None
-    """It ends there; None = it waits for more."""
+    """Offset at which it ends; None = it waits for more."""
     rate: int = 0
     """Records a second; 0 = as many as there are."""
 
 
 class Stage(StrEnum):
-    """What the forwarder waits for."""
+    """What the forwarder is waiting for."""
 
     LOADING = "loading"
     READING = "reading"
@@ -58,10 +58,10 @@ class _Way:
     def __init__(self) -> None:
         self.left: deque[ev.Parcel] = deque()
         self.later: list[ev.Parcel] = []
-        """Those that are sent when it is stored that the ones before have arrived."""
+        """Parcels that are sent once it is stored that those before have arrived."""
         self.arrived: list[ev.Parcel] = []
         self.retry_at_ms: int | None = None
-        """When the first one left is sent again; None = it is under way."""
+        """When the first parcel in ``left`` is sent again; None = it is under way."""
         self.retry_ms = RETRY_FIRST_MS
         self.trouble: ev.Trouble | None = None
         """Why nothing more is sent in this turn."""
@@ -72,21 +72,21 @@ class _Way:
 
 
 class ForwarderMachine:
-    """One forwarder in the hands of one owner.
+    """One forwarder, at one owner.
 
-    Invariants: nothing is sent that the stored note does not decide; a lane has one parcel under way at most, and no
-    more than PIECES_MAX that are not stored as done.
+    Invariants: nothing is sent that the stored note does not decide; a lane has at most one parcel under way, and at
+    most PIECES_MAX that are not stored as done.
     """
 
     def __init__(self, settings: ForwarderSettings) -> None:
-        """Nothing is done before :class:`~raylog.core.forwarding.events.Loaded`."""
+        """Begin; nothing is done before :class:`~raylog.core.forwarding.events.Loaded`."""
         self.settings = settings
         self.stage = Stage.LOADING
         self.note = Note(producer_id=-1, position=0, decided_end=0)
-        """As it is stored, or will be with the next save."""
+        """The note as it is now; the stored one is ``_saved``."""
         self.stop_requested = False
         self.is_holding = False
-        """Whether a target takes nothing at the moment."""
+        """Whether a target did not take a parcel in this turn, and is tried again."""
         self._pieces: tuple[ev.Piece, ...] = ()
         self._ways: dict[Route, _Way] = {}
         self._next_offset = 0
@@ -94,7 +94,7 @@ class ForwarderMachine:
         self._rule = ""
         self._saved = self.note
         self._needs_producer = False
-        """Whether the lanes begin again under another producer id, which is not known yet."""
+        """Whether the lanes begin again under another producer id, which has yet to be resolved."""
         self._due_ms: int | None = None
         self._allowed_ms = 0
         self._turn_sent = 0
@@ -104,7 +104,7 @@ class ForwarderMachine:
     # ------------------------------------------------------------ the door
 
     def step(self, event: ev.Event) -> Outbox[ev.Effect]:
-        """Take an event; return what is to be done."""
+        """Handle one event and return its effects."""
         out = self._out = Outbox()
         match event:
             case ev.Loaded():
@@ -126,7 +126,7 @@ class ForwarderMachine:
         return out
 
     def next_ms(self) -> int | None:
-        """Return when the next Tick is due; None = none is."""
+        """Return when the next Tick is due; None = no Tick is needed."""
         if self.stage is Stage.WAITING:
             return self._due_ms
         if self.stage is Stage.SENDING:
@@ -136,12 +136,12 @@ class ForwarderMachine:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing is under way that a successor would have to do again."""
+        """Whether no decision is open that a successor would have to repeat."""
         return self.stage in (Stage.READING, Stage.WAITING, Stage.ENDED)
 
     @property
     def is_undecided(self) -> bool:
-        """Whether it has read all there is, and waits for more."""
+        """Whether it is reading, and everything that it did is stored."""
         return self.stage is Stage.READING and self.note == self._saved
 
     def _stop(self) -> None:
@@ -160,7 +160,7 @@ class ForwarderMachine:
         self._look(waits=False)
 
     def _look(self, *, waits: bool) -> None:
-        """Read on behind what is finished."""
+        """Read the source from the position on."""
         self.stage = Stage.READING
         note = self.note
         rule = note.rule if note.decided_end > note.position else None
@@ -168,7 +168,7 @@ class ForwarderMachine:
 
     def _read(self, event: ev.PiecesRead) -> None:
         if self.stage is not Stage.READING:
-            return  # it was stopped meanwhile
+            return  # the forwarder was stopped meanwhile
         note = self.note
         is_decided = note.decided_end > note.position
         if event.log_end < note.decided_end:
@@ -185,22 +185,22 @@ class ForwarderMachine:
             self._decide(event.now_ms)
 
     def _begin_again(self, position: int) -> None:
-        """Records of the decision are lost, so its sequences cannot be known: all lanes begin another epoch.
+        """Begin another epoch in all lanes: records of the decision are lost, so its sequences cannot be repeated.
 
-        Retention has deleted them, or an unclean election has lost them.
+        Retention deleted the records, or an unclean leader election lost them.
         """
         lanes = tuple(replace(lane, epoch=lane.epoch + 1, next_sequence=0) for lane in self.note.lanes)
         self.note = replace(self.note, position=position, decided_end=position, lanes=lanes, lost=(), again=())
 
     def _replay(self, now_ms: int) -> None:
-        """Send again what an owner before has decided, once all of it is read."""
+        """Send what an earlier owner decided again: all of its records have been read."""
         require(self._next_offset >= self.note.decided_end, "a decision is read as a whole")
         self._send_all(now_ms)
 
     # ------------------------------------------------------------ deciding
 
     def _decide(self, now_ms: int) -> None:
-        """Decide about the first of the pieces that were read, or wait until one is due."""
+        """Decide about the first pieces that were read, or wait until the first is due, or read on."""
         if self.stop_requested:
             self._end()
             return
@@ -221,7 +221,7 @@ class ForwarderMachine:
                 self._look(waits=True)
 
     def _due(self, ready: list[ev.Piece], now_ms: int) -> list[ev.Piece]:
-        """Return the pieces of one turn: those at the head that may go now."""
+        """Return the pieces of one turn: the leading ones that may go now."""
         taken: list[ev.Piece] = []
         routes: set[Route] = set()
         count, most = 0, 1 if self.settings.rate else PIECES_MAX
@@ -241,12 +241,12 @@ class ForwarderMachine:
             self.stage, self._due_ms = Stage.WAITING, until_ms
 
     def _pass_by(self, offset: int) -> None:
-        """Go on behind offsets that hold nothing to send."""
+        """Move the position over offsets that have nothing to send."""
         if offset > self.note.position:
             self.note = replace(self.note, position=offset, decided_end=offset, again=())
 
     def _rests(self) -> bool:
-        """Store what was done before nothing is done for a while; returns whether there is something to store."""
+        """Save the note before a pause; return whether there was something worth saving."""
         before, now = self._saved, self.note
         is_near = before.decided_end == before.position and now.position - before.position < UNSAVED_MAX
         if is_near and replace(before, position=now.position, decided_end=now.decided_end) == now:
@@ -269,13 +269,13 @@ class ForwarderMachine:
             self._decide_on(now_ms)
             return
         if decided.is_worn:
-            # All that was sent under the producer id has arrived, so no target has to know it again.
+            # Everything sent under the producer id has arrived, so no target has to recognise a repetition.
             decided, self._needs_producer = replace(decided, lanes=()), True
         self.note = decided
         self._resolve()
 
     def _decide_on(self, now_ms: int) -> None:
-        """Decide about what is left of the pieces, or read on."""
+        """Decide about the remaining pieces, or read on."""
         if any(piece.first >= self.note.position for piece in self._pieces):
             self._decide(now_ms)
         elif self._next_offset > self.note.position or not self.stop_requested:
@@ -285,7 +285,7 @@ class ForwarderMachine:
             self._end()
 
     def _resolve(self) -> None:
-        """Request the targets of the decision that are not known; else store it."""
+        """Request the decision's unknown targets; if all are known, store the decision."""
         missing = {route for route in routes_of(self.note, self._pieces) if self.note.lane(route) is None}
         if missing:
             self.stage = Stage.RESOLVING
@@ -391,7 +391,7 @@ class ForwarderMachine:
             self.note = replace(note, again=tuple(again))
             self._resolve()
             return
-        # Whether a topic exists is looked up again: it may be created any time.
+        # `lost` is cleared, so that missing topics are looked up again: they may be created at any time.
         self.note = replace(note, position=note.decided_end, lost=(), again=())
         if self.settings.rate:
             self._allowed_ms = max(self._allowed_ms, now_ms) + self._turn_sent * 1_000 // self.settings.rate
@@ -402,7 +402,7 @@ class ForwarderMachine:
             self._decide_on(now_ms)
 
     def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane]) -> list[Again]:
-        """Return in which other way the parcels of a lane in trouble are sent."""
+        """Return how the remaining parcels of a lane in trouble are sent instead."""
         first, *others = way.left
         if way.trouble is ev.Trouble.DELETED:
             lanes.pop(route)  # its topic is looked up once more: it may have been created again
@@ -414,7 +414,7 @@ class ForwarderMachine:
         return found
 
     def _give_up(self) -> None:
-        """End although a target takes nothing: what it was sent may arrive or not."""
+        """End although a target takes nothing: the parcel that was sent to it may or may not arrive."""
         self.stage = Stage.ENDED
         self._out.now.append(ev.Ended(was_stopped=True))
 
@@ -428,14 +428,14 @@ class ForwarderMachine:
 
 
 def _as_it_is(parcel: ev.Parcel) -> list[Again]:
-    """Return what has a parcel's records sent as it would have been."""
+    """Return the entries by which a parcel's records are sent again unchanged."""
     return [Again(source, parcel.first, parcel.end, *how) for source, *how in parcel.sources]
 
 
 def _refused(parcel: ev.Parcel) -> list[Again]:
-    """Return what has the records of a refused parcel sent in two parcels; one alone goes to ``__undeliverable``.
+    """Return the entries by which a refused parcel is sent in two; a single record goes to ``__undeliverable``.
 
-    A record that is not taken even there goes without its body: the letter names the place where it is.
+    A record that is refused even there goes without its body: the letter names the record's place in the source.
     """
     if len(parcel.offsets) == 1:
         return [Again(source, parcel.first, parcel.end, True, was_refused) for source, was_refused, _ in parcel.sources]
@@ -445,7 +445,7 @@ def _refused(parcel: ev.Parcel) -> list[Again]:
 
 
 def _is_last(trouble: ev.Trouble, parcel: ev.Parcel) -> bool:
-    """Whether a parcel for ``__undeliverable`` is refused that cannot become smaller."""
+    """Whether a parcel for ``__undeliverable`` is refused although it cannot become smaller."""
     return trouble is ev.Trouble.REFUSED and len(parcel.offsets) == 1 and bool(parcel.bare)
 
 

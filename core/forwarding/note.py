@@ -1,4 +1,4 @@
-"""What a forwarder keeps: how far it is, and what it has decided to send next. Pure.
+"""The stored state of a forwarder: how far it is, and what it has decided to send next. Pure.
 
 A note is stored before anything that it decides is sent, so that a successor sends exactly the same again.
 """
@@ -13,13 +13,13 @@ from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 
 Wire = list[Any]
 Route = tuple[str, int]
-"""Where records are to go: a topic, and a number that chooses among its partitions."""
+"""Where records are to go: a topic, and a number from which its partition follows."""
 UNDELIVERABLE: Final[Route] = (UNDELIVERABLE_TOPIC, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The way to one partition: which one a route leads to, and the sequence of the next record there."""
+    """The way to one partition: the target of a route, and the sequence of the next record there."""
 
     route: Route
     topic_id: str
@@ -29,25 +29,25 @@ class Lane:
 
 
 LANE_BYTES: Final = 64
-"""Most bytes of a lane, or of another entry of a note, besides its topic."""
+"""Most bytes of a lane, or of another entry of a note, without its topic."""
 LANES_BYTES_MAX: Final = 256 * 1024
-"""With more, a forwarder begins all lanes again with another producer id: routes come out of records, of any number."""
+"""Above this, all lanes begin again under another producer id: routes come from records, in any number."""
 TURN_BYTES_MAX: Final = 64 * 1024
-"""Most bytes of the routes of one decision, or those of one piece."""
+"""Most bytes of the routes of one decision; a decision of one piece may have more."""
 EPOCH_MAX: Final = 30_000
-"""Epochs of a lane after which another producer id follows: batches have 15 bits for them."""
+"""Epochs of a lane after which another producer id follows: batches have 15 bits for the producer epoch."""
 
 
 def routes_bytes(routes: Iterable[Route]) -> int:
-    """Return about how much of a note these routes take."""
+    """Return about how many bytes these routes take in a note."""
     return sum(len(topic) + LANE_BYTES for topic, _ in routes)
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Records of a decision that are still to be sent, or in another way: those of a route from ``first`` to ``end``.
+    """Records of a decision that have yet to be sent, perhaps in another way: those of a route in [first, end).
 
-    Each such entry is a parcel of its own: what a target refuses is sent again in two.
+    Each entry is a parcel of its own: a parcel that its target refuses is sent again as two.
     """
 
     route: Route
@@ -61,32 +61,32 @@ class Again:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One forwarder.
+    """The state of one forwarder.
 
-    Invariants: ``position <= decided_end``; what is in between has been sent, or is sent, as ``skip_below``, ``lost``,
-    ``again`` and ``lanes`` have it; below ``position`` everything has arrived.
+    Invariants: ``position <= decided_end``. Below ``position`` everything has arrived. The decision is about the
+    offsets between the two: its records are sent as ``skip_below``, ``lost``, ``again`` and ``lanes`` say.
     """
 
     producer_id: int
     position: int
     decided_end: int
     skip_below: int = 0
-    """Records of the decision below are left out: the group had acknowledged them."""
+    """Records of the decision below this offset are not sent: the group had acknowledged them."""
     lanes: tuple[Lane, ...] = ()
-    """With the sequences that they had before the decision."""
+    """The lanes, with their sequences from before the decision."""
     lost: tuple[Route, ...] = ()
     """Routes whose topics do not exist: their records go to ``__undeliverable``."""
     again: tuple[Again, ...] = ()
-    """Other than empty, only these are sent: the others have arrived."""
+    """If not empty, only these are still sent: the decision's other records have arrived."""
     sent: int = 0
-    """Records that have arrived, in all."""
+    """Number of records that have arrived, in all."""
     rule: str = ""
-    """By what it is decided where the records of the decision go: the owner's; later ones may have another."""
+    """The rule by which the decision was made, as text; a later owner may have another one."""
     skipped: int = -1
-    """The first record below ``decided_end`` that stays and is to be sent by another forwarder, later; -1 = none."""
+    """Offset of the first record below ``decided_end`` that stays for a later forwarder to send; -1 = there is none."""
 
     def lane(self, route: Route) -> Lane | None:
-        """Return the lane of a route, if there is one."""
+        """Return the lane of a route; None = there is none."""
         for lane in self.lanes:
             if lane.route == route:
                 return lane
@@ -94,7 +94,7 @@ class Note:
 
     @property
     def is_worn(self) -> bool:
-        """Whether it goes on with another producer id once everything has arrived."""
+        """Whether another producer id is needed: the lanes are too many, or a lane has used up its epochs."""
         size = routes_bytes(lane.route for lane in self.lanes)
         return size > LANES_BYTES_MAX or any(lane.epoch >= EPOCH_MAX for lane in self.lanes)
 
@@ -115,7 +115,7 @@ class Note:
 
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Note:
-        """Return the note; fields of a later release are ignored."""
+        """Return the note of msgpack values; fields of later releases are ignored."""
         producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule = wire[:9]
         (skipped,) = wire[9:10] or (-1,)
         return cls(

@@ -1,4 +1,4 @@
-"""Which parcels a decision means: a function of its note and of the source's records alone. Pure."""
+"""The parcels of a decision: they follow from its note and the source's records alone. Pure."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from raylog.core.invariants import require
 
 SEQUENCE_MASK: Final = 2**31 - 1
 Span = tuple[int, int]
-"""Offsets from the first one up to the second one."""
+"""Offsets in [first, second)."""
 
 
 class _Group:
-    """Records of one piece that take the same way."""
+    """Records of one piece that go into the same parcel."""
 
     __slots__ = ("bare", "offsets", "refused", "sources", "span")
 
@@ -45,12 +45,12 @@ def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
 
 
 def routes_of(note: Note, pieces: Iterable[Piece]) -> set[Route]:
-    """Return where the records of a decision go in the end."""
+    """Return the routes that a decision's records really take, ``__undeliverable`` included."""
     return {route for piece in pieces if _is_decided(note, piece) for route, _ in _grouped(note, piece)}
 
 
 def after(lanes: Iterable[Lane], arrived: Iterable[Parcel]) -> dict[Route, Lane]:
-    """Return the lanes with their sequences behind parcels that have arrived."""
+    """Return the lanes by route, with their next sequences after parcels that have arrived."""
     found = {lane.route: lane for lane in lanes}
     for parcel in arrived:
         lane = found[parcel.route]
@@ -81,7 +81,7 @@ def _parcel(lane: Lane, sequence: int, group: _Group, piece: Piece) -> Parcel:
 
 
 def _grouped(note: Note, piece: Piece) -> dict[tuple[Route, Span], _Group]:
-    """Return a piece's records by the routes that they really take, and the parcels in which they go there."""
+    """Return a piece's records by the routes that they really take and by the spans of their parcels."""
     found: dict[tuple[Route, Span], _Group] = {}
     for route, offsets in piece.parts:
         for entry in _entries(note, route, piece):
@@ -100,7 +100,7 @@ def _grouped(note: Note, piece: Piece) -> dict[tuple[Route, Span], _Group]:
 
 
 def _entries(note: Note, route: Route, piece: Piece) -> list[Again]:
-    """Return how a piece's records of a route are sent: all together, or as it is noted; the others have arrived."""
+    """Return how a piece's records of a route are sent: all together, or as ``again`` says; others have arrived."""
     if not note.again:
         return [Again(route, piece.first, piece.end)]
     of_route = (entry for entry in note.again if entry.route == route)

@@ -9,7 +9,7 @@ from raylog.core.forwarding.settings import TOPIC
 
 
 def check_queue(topic: str, config: Mapping[str, str]) -> None:
-    """Raise InvalidConfig where records of a queue's topic would become dead letters whatever its groups have done."""
+    """Raise InvalidConfig if a topic's records become dead letters when they expire, even acknowledged ones."""
     target = config.get(TOPIC)
     if target:
         raise InvalidConfig(

@@ -18,11 +18,11 @@ HEADER_PREFIX: Final = "header:"
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _PARTITION_MAX: Final = 2**31 - 1
 FILTERS: Final = ("reason", "topic", "partition", "group", "key", "message")
-"""What a redrive can be limited to, beside headers."""
+"""What a redrive can be filtered by, beside headers."""
 
 
 def check_filters(where: Mapping[str, str]) -> None:
-    """Raise InvalidRequest for a name by which records cannot be chosen."""
+    """Raise InvalidRequest for a name by which records cannot be filtered."""
     for name in where:
         if name not in FILTERS and not (name.startswith(HEADER_PREFIX) and len(name) > len(HEADER_PREFIX)):
             raise InvalidRequest(
@@ -34,16 +34,17 @@ def check_filters(where: Mapping[str, str]) -> None:
 class ExpiryRule:
     """Records of a topic with a time to live: each goes to the dead-letter topic, unless it has a time of its own.
 
-    Those with a time of their own wait in ``__scheduled`` from the beginning (:class:`FilingRule`).
+    Records with a time of their own wait in ``__scheduled`` from the beginning (:class:`FilingRule`).
     """
 
     topic: str
     """The dead-letter topic; empty = there is none."""
     key_hash: int = -1
-    """Of the key that dead letters get; -1 = they keep theirs."""
+    """Hash of the key that dead letters get; -1 = they keep their own."""
     group: str = ""
-    """Only what this group has not acknowledged."""
+    """Only records that this group has not acknowledged go; empty = all."""
     key: str = ""
+    """The key that dead letters get; empty = they keep their own."""
 
     def to_text(self) -> str:
         """Return the rule as a note keeps it."""
@@ -69,17 +70,18 @@ class ExpiryRule:
 class FilingRule:
     """Records with a time to live of their own: each is filed in ``__scheduled`` at once, and due when it expires.
 
-    So a long time never holds up a short one behind it.
+    So a record with a long time never holds up one behind it that expires sooner.
     """
 
     topic: str
     """The dead-letter topic."""
     topic_id: str
     ttl_ms: int
-    """Of the topic: the shorter one counts; -1 = none."""
+    """The topic's time to live; -1 = none. Of it and the record's own, the shorter one counts."""
     shard: int
     """Partition of ``__scheduled``."""
     key: str = ""
+    """As in :class:`ExpiryRule`."""
 
     def to_text(self) -> str:
         """Return the rule as a note keeps it."""
@@ -99,26 +101,27 @@ class FilingRule:
         return SCHEDULED_TOPIC, self.shard
 
     def target_id(self, headers: Sequence[Header] | None) -> str:
-        """Return the topic id for a record; none where it is undeliverable once it has expired."""
+        """Return the target's topic id for a record; empty = the record is undeliverable once it has expired."""
         return self.topic_id if may_hop(headers) else ""
 
     def expires_ms(self, timestamp_ms: int, headers: Sequence[Header] | None) -> int:
-        """Return when a record expires that has this timestamp."""
+        """Return when a record with this timestamp and these headers expires."""
         own_ms = ttl_of(headers) or 0
         return timestamp_ms + (own_ms if self.ttl_ms < 0 else min(own_ms, self.ttl_ms))
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveRule:
-    """Dead letters that are sent on, to a topic or to where each was."""
+    """Dead letters that are sent on: to a named topic, or each to where it came from."""
 
     to: str = ""
-    """Empty: to its origin."""
+    """The topic; empty = each to its origin."""
     where: Mapping[str, str] = field(default_factory=dict)
+    """Only letters for which each of these filters has this value (:data:`FILTERS`)."""
     partitions: int = 0
-    """Of the topic ``to``; 0 = not known: records go to the partition of the same number."""
+    """Number of partitions of ``to``; 0 = not known: records keep their partition's number."""
     sent_below: int = 0
-    """A redrive before this one has sent what is below, except records without an origin."""
+    """An earlier redrive has sent the letters below this offset, except those without an origin."""
 
     def to_text(self) -> str:
         """Return the rule as a note keeps it."""
@@ -132,7 +135,7 @@ class RedriveRule:
     def route(
         self, partition: int, key: bytes | None, headers: Sequence[Header] | None, spread: int = 0, offset: int = -1
     ) -> Route | None:
-        """Return where a record goes; None = it stays. ``spread``: the hash of its key, or another number without."""
+        """Return where a record goes; None = it stays. ``spread``: hash of its key, or any number if it has none."""
         if not self._chooses(key, headers):
             return None
         was_sent = 0 <= offset < self.sent_below
@@ -144,7 +147,7 @@ class RedriveRule:
         return origin
 
     def leaves(self, headers: Sequence[Header] | None) -> bool:
-        """Whether a record that stays is to be sent by a later redrive: it has no origin, and none was named."""
+        """Whether a record stays for a later redrive: it has no origin, and this redrive names no topic."""
         return not self.to and not self.where and _origin(headers) is None
 
     def _chooses(self, key: bytes | None, headers: Sequence[Header] | None) -> bool:
@@ -166,7 +169,7 @@ class RedriveRule:
 
 
 def _origin(headers: Sequence[Header] | None) -> Route | None:
-    """Return the topic and partition where a dead letter was; None = it does not say, or names none of a user."""
+    """Return the topic and partition that a dead letter came from; None = it names none, or none of a user."""
     cause = cause_of(headers)
     if cause is None or not _TOPIC.fullmatch(cause.topic) or cause.topic.startswith(INTERNAL_PREFIX):
         return None  # a producer of dead letters may write any name into them, and any number

@@ -13,18 +13,18 @@ NEVER: Final = -1
 
 
 def ttl_ms(config: Mapping[str, str]) -> int:
-    """Return after which time a topic's records expire, in milliseconds; -1 = never."""
+    """Return the time to live of a topic's records, in milliseconds; -1 = they never expire."""
     return int(config.get(TTL, NEVER))
 
 
 def files(config: Mapping[str, str]) -> bool:
-    """Return whether records with a time to live of their own go to a dead-letter topic when that is over.
+    """Return whether records with a time to live of their own go to a dead-letter topic when they expire.
 
-    Not with a group: whether it has acknowledged a record is not known before it expires.
+    They do not if a group is set: whether the group has acknowledged a record is only known when it expires.
     """
     return bool(config.get(TOPIC)) and not config.get(GROUP)
 
 
 def expires(config: Mapping[str, str]) -> bool:
-    """Return whether something is done about a topic's records when they expire."""
+    """Return whether a topic's records go to a dead-letter topic when they expire by the topic's time to live."""
     return bool(config.get(TOPIC)) and ttl_ms(config) >= 0

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 BATCH_BYTES: Final = 512 * 1024
-"""Most bytes of records of one batch, before compression, where the target's limit is not below."""
+"""Most bytes of records in one batch, before compression, unless the target's limit is lower."""
 RECORD_BYTES: Final = 64
-"""About what a record takes beside its key, value and headers."""
+"""About how many bytes a record takes beside its key, value and headers."""
 ROOM_BYTES: Final = 64 * 1024
-"""By how much a topic of copies takes more than the topic of the records: for the headers that are added."""
+"""How much larger the batches of a topic of copies may be than those of the records' topic: for the added headers."""
 
 
 def size_of(key: bytes | None, value: bytes | None, headers: Iterable[Sequence[Any]] | None) -> int:
@@ -20,15 +20,15 @@ def size_of(key: bytes | None, value: bytes | None, headers: Iterable[Sequence[A
 
 
 class Room:
-    """How much more one batch takes."""
+    """The room that is left in one batch."""
 
     def __init__(self, bytes_max: int | None) -> None:
-        """``bytes_max``: of its records; None = as many as there are."""
+        """Begin with an empty batch; ``bytes_max``: most bytes of its records, None = no limit."""
         self._left = bytes_max
         self._is_empty = True
 
     def takes(self, size: int) -> bool:
-        """Take a record of so many bytes, if there is room; the first one always has it: it may fit compressed."""
+        """Return whether a record of so many bytes fits, and take it then. The first always fits: it may compress."""
         if self._left is not None:
             if size > self._left and not self._is_empty:
                 return False

@@ -1,4 +1,4 @@
-"""What is wrong with a member's request in every state of its group. Pure."""
+"""Which requests are invalid whatever the state of their group. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GROUP_CHARACTERS_MAX: Final = 1_024
 
 
 def group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError | None:
-    """Return the error for a new group where there are so many, or None."""
+    """Return the error for a new group when the coordinator has ``groups`` already, or None."""
     if len(group) > GROUP_CHARACTERS_MAX:
         return InvalidGroupId(
             f"The group id has {len(group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a shorter one."
@@ -34,11 +34,11 @@ def group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError
 
 
 def member_error(event: JoinReceived | MemberHeartbeatReceived, settings: GroupSettings) -> RaylogError | None:
-    """Return the error for a member that wants to join, in either protocol, or None."""
+    """Return the error for the fields of a join, in either protocol, or None."""
     if event.instance_id == "":
         return InvalidRequest("A group.instance.id may not be empty; a member without one sends none.")
     if isinstance(event, MemberHeartbeatReceived):
-        return None  # its other fields count in some heartbeats only
+        return None  # its other fields only count in some heartbeats, and are checked there
     least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
     if not least <= event.session_timeout_ms <= most:
         return InvalidSessionTimeout(

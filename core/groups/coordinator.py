@@ -92,7 +92,7 @@ class CoordinatorMachine:
     def __init__(self, *, settings: GroupSettings, share: KeyShare, new_member_id: Callable[[str], str]) -> None:
         """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id.
 
-        ``share``: the groups that this coordinator has; others are refused.
+        ``share``: the groups that this coordinator serves; requests for others are refused.
         """
         self._settings = settings
         self._share = share
@@ -129,7 +129,7 @@ class CoordinatorMachine:
         self._apply(record_from_wire(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
-        """Start serving: the log is read to its end. Members of loaded groups get a fresh session timeout.
+        """Start serving, once the log is read to its end. Members of loaded groups get a fresh session timeout.
 
         ``now_ms`` (of every event too) may come from any clock that does not go back. ``wall_ms`` is the time of day in
         milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
@@ -240,7 +240,7 @@ class CoordinatorMachine:
         return refusal
 
     def _room_refusal(self, event: _MakesGroup) -> RaylogError | None:
-        """Return why there may be no new group, if the event would make one."""
+        """Return why there may be no new group, if the event would make one; else None."""
         if event.group in self._groups or event.group in self._consumers:
             return None
         return admission.group_error(event.group, len(self._groups) + len(self._consumers), self._settings)
@@ -335,7 +335,7 @@ class CoordinatorMachine:
         if error is not None:
             decision.refuse(event.request, error)
             return
-        if classic is not None:  # without members: it becomes a group of the consumer protocol, and keeps its offsets
+        if classic is not None:  # it has no members: it becomes a group of the consumer protocol, and keeps its offsets
             if classic.image is not None:
                 decision.write(GroupDeleted(group=event.group))
             self._groups.pop(event.group, None)
@@ -445,7 +445,7 @@ class CoordinatorMachine:
         self._next_expiry_ms = decision.now_ms + self._settings.offsets_retention_check_ms
         for name in sorted([*self._groups, *self._consumers.names()]):
             group = self._groups.get(name) or self._consumers.group(name)
-            # Of most groups all offsets are young: then it does not matter what their members subscribe to.
+            # Most groups have young offsets only: then the subscriptions of their members need not be read.
             is_due = self._offsets.has_older(name, decision.wall_ms - self._settings.offsets_retention_ms)
             unstable = self._pending.pending_keys(name) if is_due else set()
             expired = offsets.expired(self._offsets, use_of(group), decision.wall_ms, self._settings) if is_due else []
@@ -468,13 +468,13 @@ class CoordinatorMachine:
                 decision.write(TxnForgotten(key=forgotten))
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
-        """Propose to end, where nothing is left to do. What has expired is deleted first; later, by the next one."""
+        """Propose to end if nothing is left to do. What has expired is deleted first; the next coordinator goes on."""
         if not self._idleness.is_due(decision.now_ms):
             return
         if self._consumers.has_members or any(group.has_deadlines for group in self._groups.values()):
             return
         self._expire(decision)
-        if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
+        if self._next_expiry_ms > decision.now_ms:  # else more has expired than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
 

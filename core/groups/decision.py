@@ -32,7 +32,7 @@ class GroupDecision(CoordinatorDecision[Record]):
         self.wall_ms = wall_ms
 
     def reply_rows(self, request: RequestId, rows: list[list[object]]) -> None:
-        """Answer with rows that end with an error's number each, 0 = it is done; a refusal among them is proved."""
+        """Answer with rows that each end with an error code, 0 = done; if one is an error, as :meth:`reply_proved`."""
         result: Result = [*rows]
         if any(row[-1] for row in rows):
             self.reply_proved(request, result)

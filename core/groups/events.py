@@ -36,8 +36,8 @@ class GroupRequest(CoordinatorRequest):
 class JoinReceived(GroupRequest):
     """JoinGroup request.
 
-    ``member_id`` "" = a new member. ``instance_id`` is given by static members. ``protocols`` are (assignor name,
-    metadata) in the member's order of preference. Timeouts are milliseconds. ``client_host`` is the sender's.
+    ``member_id`` "" = a new member. Static members give an ``instance_id``. ``protocols`` are (assignor name, metadata)
+    in the member's order of preference. Timeouts are milliseconds. ``client_host`` is the sender's host.
     """
 
     member_id: str
@@ -119,8 +119,8 @@ class EndTxnOffsetsReceived(GroupRequest):
 class OffsetFetchReceived(GroupRequest):
     """OffsetFetch request: (topic id, topic, partition) each; None = all offsets of the group.
 
-    ``require_stable``: refused while a transaction has offsets of these partitions pending. ``member_epoch``: of a
-    member of the consumer protocol, refused when it is not its own; -1 = not as a member.
+    ``require_stable``: the request is refused while a transaction has offsets of these partitions pending.
+    ``member_epoch``: that of a member of the consumer protocol, which is refused in another epoch; -1 = no member.
     """
 
     partitions: Sequence[tuple[str, str, int]] | None = None
@@ -131,7 +131,7 @@ class OffsetFetchReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetResetReceived(GroupRequest):
-    """OffsetReset request: (topic id, topic, partition, offset, the committed offset it was planned from) each.
+    """OffsetReset request: (topic id, topic, partition, new offset, committed offset it was planned from) each.
 
     Planned from -1 = none was committed, -2 = any. ``generation`` is the group's when the reset was planned, -1 = any.
     """
@@ -142,29 +142,29 @@ class OffsetResetReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteReceived(GroupRequest):
-    """OffsetDelete request: (topic id, topic, partition) each; not of topics that members subscribe to."""
+    """OffsetDelete request: (topic id, topic, partition) each; refused for topics that members subscribe to."""
 
     partitions: Sequence[tuple[str, str, int]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsReceived(CoordinatorRequest):
-    """List the groups of this coordinator; only those of these types and states, whatever their case, if any are named.
+    """List the groups of this coordinator; if types or states are named (in any case), only groups of these.
 
-    A name that is none selects nothing: a later release may know it.
+    An unknown name matches no group and is no error: a later release may know it.
     """
 
     states: Sequence[str] = ()
     types: Sequence[str] = ()
     coordinator: int = -1
-    """Whose list it is; -1 = not named."""
+    """The coordinator whose list is requested; -1 = not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribeGroupReceived(GroupRequest):
     """DescribeGroup request: state and members of one group.
 
-    ``sees``: of which partitions the sender may see offsets, by topic id, topic and number; None = of all.
+    ``sees``: whether the sender may see offsets of a partition (topic id, topic, number); None = of all.
     """
 
     sees: Callable[[str, str, int], bool] | None = None
@@ -172,16 +172,17 @@ class DescribeGroupReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteGroupReceived(GroupRequest):
-    """DeleteGroup request: a group without members, with all its offsets."""
+    """DeleteGroup request: delete a group, which may have no members, with all its offsets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberHeartbeatReceived(GroupRequest):
     """ConsumerGroupHeartbeat request (KIP-848): a member joins, follows its assignment, and leaves.
 
-    ``member_epoch`` 0 joins, -1 leaves, -2 leaves for a while (static members). ``sequence`` grows with each heartbeat
-    of a member. ``topics``, ``assignor`` and ``owned`` ((topic id, topic, partition) each) None = as before; when
-    joining, ``topics`` has to be given. The answer may be held back for ``max_wait_ms``, as long as it has no news.
+    ``member_epoch`` 0 = join, -1 = leave, -2 = leave for a while (static members). ``sequence`` grows with each
+    heartbeat of a member. ``topics``, ``assignor`` and ``owned`` ((topic id, topic, partition) each): None = as before;
+    a join has to give ``topics``. The answer may be held back for ``max_wait_ms`` while there is no news for the
+    member.
     """
 
     member_id: str
@@ -200,7 +201,7 @@ class MemberHeartbeatReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsSeen(CoordinatorEvent):
-    """The topics of a :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing one does not exist.
+    """The result of :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing topic does not exist.
 
     ``feature_level`` is the cluster's at that time.
     """
@@ -239,4 +240,4 @@ Notice = RequestDropped | Tick | SleepRequested | SleepRefused | TopicsSeen
 Event = RequestEvent | Notice
 
 Effect = AppendRecords | StoreProof | Reply | Refuse | ProposeSleep | LookUpTopics
-"""A :class:`Reply` is always in ``after_sync``, and a :class:`Refuse` where it states what is stored."""
+"""A :class:`Reply` is always in ``after_sync``; so is a :class:`Refuse` that depends on what is stored."""

@@ -1,4 +1,4 @@
-"""Checked reading of the values of group records: a record that another release wrote may hold anything. Pure."""
+"""Type checks for the values of group records: a record that another release wrote may hold anything. Pure."""
 
 from __future__ import annotations
 

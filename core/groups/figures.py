@@ -15,7 +15,7 @@ class OffsetFigures(NamedTuple):
 
 
 class GroupFigures(NamedTuple):
-    """A group; ``members`` counts them, ``pending_offsets`` what open transactions are about to commit."""
+    """A group; ``members`` and ``pending_offsets`` are numbers, the latter of offsets in open transactions."""
 
     group: str
     state: str

@@ -40,7 +40,7 @@ class Member:
     sync_due: bool = False
     """The member received the current generation and has not sent SyncGroup yet."""
     size_bytes: int = field(init=False)
-    """Bound of the member's bytes in a generation's record, its assignment aside; see :meth:`measure`."""
+    """Upper bound of the member's bytes in a generation's record, without its assignment; see :meth:`measure`."""
 
     def __post_init__(self) -> None:
         """Compute ``size_bytes``."""
@@ -89,16 +89,16 @@ class Group:
         self.static: dict[str, str] = {}
         """Member id by static instance id."""
         self.pending: dict[str, int] = {}
-        """Deadline (ms) of each id that was handed out and has not joined yet."""
+        """Deadline (ms) of each member id that was handed out and with which no member has joined yet."""
         self.leader = ""
         self.protocol_type = ""
         self.join_deadline_ms: int | None = None
         self.first_round = False
-        """The round began with an empty group: it waits for its full delay even when all known members have joined."""
+        """Whether the round began with an empty group: it waits for its full delay even if all known members joined."""
         self.first_round_left_ms = 0
         """How much longer the first round may still be extended."""
         self.newcomers = False
-        """Members came since the first round's delay was last started."""
+        """Whether members came since the first round's delay was last started."""
         self.sync_deadline_ms: int | None = None
 
     # ------------------------------------------------------------ reading
@@ -160,7 +160,7 @@ class Group:
         return None
 
     def bytes_with(self, newcomer: Member, protocol_type: str, *, besides: str | None) -> int:
-        """Return a bound of the next generation's record with this member in it, assignments aside.
+        """Return an upper bound of the next generation's record in bytes, with this member and without assignments.
 
         ``besides`` is the member that it replaces or updates.
         """
@@ -177,7 +177,7 @@ class Group:
         return row_bytes(*head.to_wire()) + newcomer.size_bytes + sum(member.size_bytes for member in others)
 
     def supports(self, protocol_type: str, protocols: Protocols, *, besides: str | None) -> bool:
-        """Return whether a member with these assignors leaves the group with one that all support.
+        """Return whether the group with a member of these assignors has one that all members support.
 
         ``besides`` is the member that is about to be replaced or updated: its former choice does not count.
         """
@@ -195,9 +195,9 @@ class Group:
         return set.intersection(*({name for name, _ in member.protocols} for member in others)) if others else set()
 
     def select_protocol(self) -> str:
-        """Return the assignor with the most votes: each member votes for its first one that all support.
+        """Return the assignor with the most votes: each member votes for the first of its own that all support.
 
-        On a tie the leader's order of preference decides, so that the result depends on no dict order.
+        On a tie the leader's order of preference decides, so that the result does not depend on the order of members.
         """
         members = list(self.members.values())
         common = set.intersection(*({name for name, _ in member.protocols} for member in members))
@@ -214,7 +214,7 @@ class Group:
     def next_image(
         self, *, wall_ms: int, generation: int, state: GroupState, protocol: str, assignments: dict[str, bytes]
     ) -> GroupChanged:
-        """Return the record of the group as its members are now."""
+        """Return a record of the group with its present members."""
         return GroupChanged(
             group=self.name,
             generation=generation,
@@ -308,7 +308,7 @@ class Group:
         return [new_member.to_record(row.assignment) if row.member_id == member_id else row for row in rows]
 
     def validate(self) -> None:
-        """Check every rule between the fields; raises InvariantBroken."""
+        """Check the invariants between the fields; raises InvariantBroken."""
         name, state = self.name, self.state
         require(state is not GroupState.DEAD, "a dead group is dropped")
         instances = 0

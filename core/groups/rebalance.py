@@ -96,7 +96,7 @@ def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: 
         return True
     member = group.members.get(event.member_id if replaced is None else replaced)
     if group.state is GroupState.PREPARING_REBALANCE:
-        # Dynamic members that have not rejoined may be leaving: the first to join gets the place, even from a member.
+        # Dynamic members that have not rejoined may be leaving, and hold no place: a newcomer that is faster gets it.
         if member is not None and _has_place(member):
             return False
         return sum(1 for each in group.members.values() if _has_place(each)) >= settings.group_max_size
@@ -111,14 +111,14 @@ def _has_place(member: Member) -> bool:
 def _size_error(
     group: Group, event: JoinReceived, protocols: Protocols, replaced: str | None, settings: GroupSettings
 ) -> RaylogError | None:
-    """Return the error when the group with this member does not fit the log, or None when it fits.
+    """Return the error if the group with this member does not fit into a record of the log, or None.
 
-    A generation is one record: a member that makes it too large is refused before it affects the others.
+    A generation is one record: a member that would make it too large is refused before it affects the others.
     """
     member = _new_member(event.member_id or event.client_id + _ID_SUFFIX, event, protocols)
     size = group.bytes_with(member, event.protocol_type, besides=event.member_id or replaced)
     if replaced is not None and event.member_id == "" and group.image is not None:
-        size += sum(len(row.assignment) for row in group.image.members)  # it takes over an assigned generation
+        size += sum(len(row.assignment) for row in group.image.members)  # it takes a place in an assigned generation
     return _too_large(group, size, settings)
 
 
@@ -145,7 +145,7 @@ def _join_known(group: Group, event: JoinReceived, protocols: Protocols, decisio
     same = member.protocols == protocols
     is_leader = group.leader == event.member_id
     if group.state is GroupState.COMPLETING_REBALANCE and same:
-        # Its answer was lost: the round continues.
+        # The member did not get the answer to its join: it gets it again, and the round continues.
         member.restart_session(event.now_ms)
         decision.reply(event.request, _join_reply(group, member))
     elif group.state is GroupState.STABLE and same and not is_leader:
@@ -191,7 +191,7 @@ def _replace_static(
     protocols: Protocols,
     decision: GroupDecision,
 ) -> None:
-    """A static member returned under its instance id: it keeps the place and the assignment."""
+    """Give a static member that returned under its instance id its former place and assignment."""
     _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {event.instance_id!r}."))
     member = group.rename(old_id, new_id)
     if group.state is not GroupState.STABLE:
@@ -274,8 +274,8 @@ def _end_round(group: Group, decision: GroupDecision) -> None:
             group.forget(member.member_id)
     joined = [member for member in group.members.values() if member.join_request is not None]
     if group.members and not joined:
-        # Only static members, all away: a leader is needed, so the round waits until one returns or their sessions
-        # expire.
+        # All members are static and away, and one has to be the leader: the round waits until one returns or their
+        # sessions expire.
         group.first_round = False
         group.join_deadline_ms = now_ms + group.rebalance_timeout_ms()
         return
@@ -351,7 +351,7 @@ def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
 
 
 def heartbeat(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
-    """Handle Heartbeat. Replies []; a rebalance refuses it but still keeps the member alive."""
+    """Handle Heartbeat. Replies []; amid a rebalance it is refused, but still restarts the member's session."""
     error = group.fence(event.member_id, event.instance_id, event.generation)
     if error is None:
         group.members[event.member_id].restart_session(event.now_ms)
@@ -368,7 +368,7 @@ def leave(
     members: Sequence[tuple[str, str | None]],
     decision: GroupDecision,
 ) -> list[list[object]]:
-    """Handle LeaveGroup; return [[member id, instance id, error code]...] (0 = has left)."""
+    """Handle LeaveGroup; return [[member id, instance id, error code]...], where 0 = it has left."""
     rows: list[list[object]] = []
     removed: list[str] = []
     for member_id, instance_id in members:
@@ -396,7 +396,10 @@ def after_removal(group: Group, decision: GroupDecision, *, removed: bool) -> No
 
 
 def drop_request(group: Group, request: RequestId, now_ms: int) -> bool:
-    """Drop a parked request whose connection is closed; its member has a session timeout to return."""
+    """Drop a parked request whose connection is closed, if it is this group's; return whether it is.
+
+    Its member has a session timeout to come back.
+    """
     for member in group.members.values():
         if member.join_request == request:
             member.join_request = None

@@ -23,7 +23,7 @@ may not ignore takes the next version, which a reader refuses instead of guessin
 
 
 class OffsetKey(NamedTuple):
-    """Key of an offset, including the topic id: a topic recreated under its old name starts without offsets."""
+    """Key of an offset, with the topic id: a topic that is created again under its old name starts without offsets."""
 
     group: str
     topic_id: str
@@ -35,7 +35,8 @@ class OffsetKey(NamedTuple):
 class OffsetCommitted:
     """A group's position in a partition: ``offset`` is the next record to read.
 
-    ``committed_ms`` is the time of day (since 1970) of the commit, -1 = unknown.
+    ``leader_epoch`` is that of the last record read, -1 = unknown. ``metadata`` is the member's note. ``committed_ms``
+    is the time of day (since 1970) of the commit, -1 = unknown.
     """
 
     key: OffsetKey
@@ -111,7 +112,7 @@ class MemberRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChanged:
-    """One generation of a group, whole.
+    """The whole state of one generation of a group.
 
     ``state`` is Empty (no members), CompletingRebalance (members and leader are fixed, no partition is assigned) or
     Stable (assignments are given). Kafka writes no record at CompletingRebalance and lets the generation fall back
@@ -163,7 +164,7 @@ PendingOffset = tuple[str, str, int, int, int, str]
 
 
 class TxnKey(NamedTuple):
-    """Key of what a producer's transaction has pending in a group."""
+    """Key of the offsets that a producer's transaction has pending in a group."""
 
     group: str
     producer_id: int
@@ -171,11 +172,11 @@ class TxnKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnOffsets:
-    """The offsets that a producer's open transaction has pending in a group, all of them; none when it has ended.
+    """All offsets that a producer's open transaction has pending in a group; empty once it has ended.
 
-    ``producer_epoch`` is that of the open transaction, or of its end: that of the next one. ``coordinator_epoch`` is
-    the transaction coordinator's that wrote the last end, -1 = none was written. ``changed_ms`` is the time of day
-    (since 1970) of this record, -1 = unknown.
+    ``producer_epoch`` is that of the open transaction; once it has ended, that of the producer's next one.
+    ``coordinator_epoch`` is that of the transaction coordinator that wrote the last end, -1 = none was written.
+    ``changed_ms`` is the time of day (since 1970) of this record, -1 = unknown.
     """
 
     key: TxnKey

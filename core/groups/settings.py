@@ -21,26 +21,28 @@ class GroupSettings:
     groups_max: int = 100_000
     """Most groups of a coordinator."""
     subscribed_names_max: int = 100_000
-    """Most topics in all different subscriptions of a group of the consumer protocol; equal ones count once."""
+    """Most topic names in all subscriptions of a group of the consumer protocol; equal subscriptions count once."""
     offsets_max: int = 100_000
     """Most committed offsets of a group: a commit may name partitions that do not exist."""
     notes_bytes_max: int = 16 * 1024 * 1024
-    """Most bytes of the notes beside all committed offsets of a group."""
+    """Most bytes of all notes (Kafka's commit metadata) beside the committed offsets of a group."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """Retention of an offset in a group without members."""
+    """Retention of committed offsets that are not in use: see ``committed/offsets.py``, ``expired``."""
     txn_fence_retention_ms: int = 24 * 3_600_000
     """How long a producer's epoch is kept in a group after its last transaction there, to refuse its late commits."""
     offsets_retention_check_ms: int = 600_000
     """Interval of the check for expired offsets."""
     offset_metadata_bytes_max: int = 4_096
-    """Largest note (UTF-8 bytes) a member may store beside an offset."""
+    """Most UTF-8 bytes of the note that a member may store beside an offset."""
     record_bytes_max: int = 1_000_000
     """Largest record that `__consumer_offsets` takes: one generation of a group with all its members, or one offset."""
     sleep_after_ms: int = -1
-    """How long a coordinator without members is not used before it ends; -1 = never."""
+    """A coordinator without members ends after so long without use; -1 = never."""
     assignment_interval_ms: int = 100
-    """Least time between two targets of a group of the consumer protocol: members that come together cause one."""
+    """Least time between two target assignments of a group of the consumer protocol: members that come together
+    cause one rebalance."""
     feature_level: int = CONSUMER_GROUPS_LEVEL
-    """The cluster's when the coordinator began to load; below that of the consumer protocol no member joins by it."""
+    """The cluster's feature level when the coordinator began to load. Below CONSUMER_GROUPS_LEVEL, no member joins by
+    the consumer protocol."""
     topics_check_ms: int = 1_000
-    """Interval at which the topics of those groups are looked up again."""
+    """Interval at which the topics of groups of the consumer protocol are looked up again."""

@@ -1,8 +1,8 @@
-"""The types and states of groups, and the legal moves of a classic one between them, as data.
+"""The types and states of groups, and the legal moves of a classic group between its states, as data.
 
 Kafka's table: a group without members is Empty; members gather in PreparingRebalance; CompletingRebalance waits for the
-leader's assignment; Stable has one. Dead is the end: a dead group is dropped from the coordinator in the same step, so
-that a later request meets an unknown group.
+leader's assignment; a Stable group has one. Dead is the end: a dead group is dropped from the coordinator in the same
+step, so that a later request meets an unknown group.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ConsumerGroupState(Enum):
 
     EMPTY = "Empty"
     ASSIGNING = "Assigning"
-    """Its target is not computed yet."""
+    """The target assignment of the group's epoch is not computed yet."""
     RECONCILING = "Reconciling"
-    """Some member is not at its target yet."""
+    """Some member does not have its target assignment yet."""
     STABLE = "Stable"
 
 

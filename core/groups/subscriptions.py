@@ -1,8 +1,8 @@
-"""Which topics the members of a group subscribe to, read from the metadata that they send with their joins.
+"""Which topics the members of a classic group subscribe to, read from the metadata that they send with their joins.
 
-Offsets of topics without subscribers may be deleted (KIP-496) and expire (KIP-211) while the group has members;
-nothing else here opens the metadata. Two layouts are read: Kafka's ConsumerProtocolSubscription (version, then topics,
-big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``use.py``. Pure.
+While a group has members, offsets of topics without subscribers may be deleted (KIP-496) and expire (KIP-211); the
+coordinator opens the metadata for nothing else. Two layouts are read: Kafka's ConsumerProtocolSubscription (version,
+then topics, big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``use.py``. Pure.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _TOPICS_MAX: Final = 1 << 20
 
 
 def subscribed_topics(group: Group) -> frozenset[str] | None:
-    """Return the topics of all members, also of those that have joined the next generation already.
+    """Return the topics of all members, including members that have only joined the next generation.
 
-    None when it is not known: the group is of another kind, or a member's metadata cannot be read. Then every topic
-    has to count as subscribed.
+    None = not known, because the group is of another protocol type or a member's metadata cannot be read: then every
+    topic has to count as subscribed.
     """
     if group.protocol_type != CONSUMERS:
         return None
@@ -44,7 +44,7 @@ def topics_of(metadata: bytes) -> frozenset[str] | None:
 
 
 def _kafkas(data: bytes) -> list[str]:
-    """Read version int16, topics as int32 of how many, then int16 of bytes and the name of each."""
+    """Read Kafka's layout: int16 version, int32 number of topics, then of each int16 length and name."""
     count = _number(data, 2, 4)
     _check(count <= _TOPICS_MAX)
     topics: list[str] = []

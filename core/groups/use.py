@@ -1,4 +1,4 @@
-"""How a group is used, whatever its protocol: what an operator's changes and the expiry of offsets depend on.
+"""How a group is used, whatever its protocol: an operator's changes and the expiry of offsets depend on that.
 
 Made by ``coordinator.py`` when it is needed; read by ``resets.py`` and ``offsets.py``. Pure.
 """
@@ -27,22 +27,23 @@ class GroupUse:
     generation: int
     state: str
     is_empty: bool
-    """No member, and none on its way through a round."""
+    """Whether it has no member, not even one on its way through a round."""
     members: tuple[str, ...]
-    """As an operator knows them."""
+    """The members as an operator knows them: client id, and instance id or member id."""
     are_consumers: bool
-    """The members subscribe to topics; those of other kinds may use the offsets of any."""
+    """Whether the members subscribe to topics; other members may use the offsets of any topic."""
     topics: frozenset[str] | None
-    """What the members subscribe to; None = not known, which counts as every topic."""
+    """The topics that the members subscribe to; None = not known, which counts as every topic."""
     counts_from_ms: int | None
-    """When the retention of offsets begins, unless they were committed later; None = none expires at this moment."""
+    """Time of day from which the retention of offsets counts, or from their commit if that was later; None = none
+    expires now."""
 
     def reads(self, topic: str) -> bool:
-        """Return whether offsets of a topic are in use."""
+        """Return whether the group's offsets of a topic are in use."""
         return not self.is_empty and (self.topics is None or topic in self.topics)
 
     def active_error(self) -> NonEmptyGroup | None:
-        """Return the error for a change that only a group without members may have, or None when it has none."""
+        """Return the error for a change that needs a group without members, or None if it has none."""
         if self.is_empty:
             return None
         more = len(self.members) - NAMED_MAX

@@ -1,4 +1,4 @@
-"""Groups as others see them: described, listed, and one kind of group turned into the other. Pure."""
+"""Groups as clients see them: described and listed; and the change of a group to the other protocol. Pure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,10 @@ def description(group: Group) -> dict[str, object]:
 def listed(
     classic: Iterable[Group], consumers: Iterable[ConsumerGroup], *, states: Collection[str], types: Collection[str]
 ) -> list[object]:
-    """Return [name, protocol type, state, type] of each group, by name; of those states and types that are named."""
+    """Return [name, protocol type, state, type] of each group, by name.
+
+    Only groups of the named states and types, whatever their case; none named = all.
+    """
     rows = [(each.name, each.protocol_type, each.state.value, GroupType.CLASSIC.value) for each in classic]
     rows += [(each.name, "consumer", each.state, GroupType.CONSUMER.value) for each in consumers]
     return [list(row) for row in sorted(rows) if _is_named(row[2], states) and _is_named(row[3], types)]
@@ -52,9 +55,9 @@ def _is_named(name: str, names: Collection[str]) -> bool:
 
 
 def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> InconsistentGroupProtocol:
-    """Return the error for a member whose protocol is not that of the group's members, which is in its details.
+    """Return the error for a member whose protocol is not that of the group's members.
 
-    A member whose user has not decided on a protocol goes over by these.
+    The error's details name the group's protocol: a client whose user has not chosen one changes to it.
     """
     return InconsistentGroupProtocol(
         f"The members of group {group!r} use the {theirs} protocol; set group_protocol={theirs!r} here, or stop all of "
@@ -64,7 +67,7 @@ def mixed(group: str, *, theirs: Literal["classic", "consumer"]) -> Inconsistent
 
 
 def classic_image(consumers: ConsumerGroup) -> GroupChanged:
-    """Return the classic group that a group of the consumer protocol without members becomes: its epochs go on."""
+    """Return the classic group that an empty group of the consumer protocol becomes: its epoch is the generation."""
     return GroupChanged(
         group=consumers.name,
         generation=consumers.epoch,

@@ -1,4 +1,4 @@
-"""What happens to records that were handed out: verdicts of their members, locks that run out. Pure."""
+"""What becomes of records that were handed out: verdicts of their members, locks that run out. Pure."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from raylog.core.queues.states import (
 REJECTED = "rejected"
 DELIVERY_LIMIT = "delivery_limit"
 REASON_BYTES_MAX = 1_000
-"""Most bytes of a reason that are kept."""
+"""Most bytes that are kept of a verdict's message."""
 REASONS_BYTES_MAX = 4 * 1024 * 1024
-"""Most bytes of the reasons of one queue: beyond them records are dead letters without a sentence."""
+"""Most bytes of messages that one queue keeps: beyond them, records become dead letters without a message."""
 
 Failure = list[Any]
-"""[first, end, error code, sentence, count and lease of the verdict] of records that it could not be applied to."""
+"""[first, end, error code, sentence, the verdict's count, its lease] of records to which it could not be applied."""
 
 
 class Acknowledging:
@@ -58,7 +58,7 @@ class Acknowledging:
         self._copies = copies
 
     def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
-        """Apply one verdict to each record that the member holds; returns the others."""
+        """Apply a verdict to those of its records that the member holds; return the failures of the others."""
         return [[*failure, verdict.tries, verdict.lease] for failure in self._applied(member, verdict, decision)]
 
     def _applied(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
@@ -78,7 +78,7 @@ class Acknowledging:
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # reported before, perhaps to a leader whose answer was lost
             if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.tries == cell.tries:
-                # Not begun, and the lock has run out before this was known: no member has got it since.
+                # Its lock ran out before this verdict came, and no member has got it since: that try does not count.
                 self.book.put(first, end, Cell(AVAILABLE, cell.tries - 1))
                 continue
             if (
@@ -167,7 +167,10 @@ class Acknowledging:
             self._freed(low, high, decision)
 
     def _postpone(self, first: int, end: int, cell: Cell, delay_ms: int, decision: QueueDecision) -> None:
-        """Have a copy wait: the records are finished here when it is stored, and hold up no other of their keys."""
+        """Have copies wait in ``__scheduled``: these records are finished when their copies are stored.
+
+        From now on they hold up no other record of their keys.
+        """
         due_ms = decision.now_ms + delay_ms
         self.book.put(first, end, Cell(ARCHIVING, cell.tries, until_ms=due_ms, cause=Cause(POSTPONED)))
         self._copies.add(first, end)
@@ -175,12 +178,15 @@ class Acknowledging:
         decision.wakes = True
 
     def free(self, first: int, end: int, cell: Cell, decision: QueueDecision, *, counted: bool) -> None:
-        """Make locked records available, or dead letters where they were handed out too often."""
+        """Make locked records available, or dead letters if they were handed out too often.
+
+        ``counted``: whether this hand-out counts as a try.
+        """
         if counted and self._is_over_limit(cell):
             self._archive(first, end, cell, Cause(DELIVERY_LIMIT), decision)
             return
         count = cell.tries if counted else cell.tries - 1
-        # The first count is stored when it ends, and the next hand-out waits for that: one crash loses no two.
+        # A first hand-out is not stored until it ends; the next waits for that, so a crash loses at most one count.
         is_first = counted and cell.tries == 1
         self.book.put(first, end, Cell(AVAILABLE, count), is_stored=is_first or (not counted and cell.tries > 1))
         if is_first:
@@ -189,17 +195,17 @@ class Acknowledging:
         decision.wakes = True
 
     def pass_over(self, first: int, end: int) -> None:
-        """Finish offsets without records that were to be handed out."""
+        """Finish offsets that were to be handed out, but have no records."""
         self.book.put(first, end, DONE)
         self._finished(first, end, was_held=True)
 
     def bury(self, first: int, end: int, decision: QueueDecision) -> None:
-        """Finish records that the log has no more, and that no member holds."""
+        """Finish records that were deleted from the log and that no member holds."""
         self.book.put(first, end, DEAD)
         self._finished(first, end, was_held=False)
 
     def expire(self, decision: QueueDecision) -> None:
-        """End the locks that have run out, and the waits that are over."""
+        """End the locks that have run out, and the waits whose time has come."""
         now_ms = decision.now_ms
         for due in self._deadlines.take(now_ms):
             for first, end, cell in self.book.pieces(due.first, due.end):

@@ -1,7 +1,7 @@
 """The records of one queue: their states, how many are in each, and which may be handed out next. Pure.
 
 The book covers the offsets from ``start``, the first one that is not finished (Kafka's share-partition start offset),
-up to ``end``, behind the last one that was handed out. What lies behind ``end`` is fresh.
+up to ``end``, the offset after the last one that was handed out. Records from ``end`` on are fresh.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class RecordBook:
         self._map: RangeMap[Cell] = RangeMap(start)
         self.counts: Counter[int] = Counter()
         self.reason_bytes = 0
-        """Bytes of the reasons of what is ARCHIVING."""
+        """Bytes of the messages of all ARCHIVING records."""
         self._again: list[tuple[int, int]] = []
         self._waits: list[tuple[int, int, int]] = []
         self._changed: list[tuple[int, int]] = []
         self._start_changed = False
         self.was_reset = False
-        """Whether the log has yet to learn of a reset."""
+        """Whether a reset is not stored yet."""
 
     @property
     def start(self) -> int:
@@ -63,7 +63,7 @@ class RecordBook:
 
     @property
     def unfinished(self) -> int:
-        """The records of the book that are not finished."""
+        """Number of records in the book that are not finished."""
         return sum(self.counts[state] for state in UNFINISHED)
 
     def __len__(self) -> int:
@@ -82,13 +82,13 @@ class RecordBook:
         return next((max(low, first) for low, _, cell in self.pieces(first, self.end) if cell.state == state), None)
 
     def at(self, offset: int) -> Cell:
-        """Return the state of an offset; what lies before the book is finished, what lies behind is fresh."""
+        """Return the state of an offset: finished before the book's start, fresh from its end on."""
         if offset < self._map.start:
             return DEAD
         return self._map.at(offset) or FRESH
 
     def first_unfinished(self, offset: int) -> int:
-        """Return the first offset from here on that is not finished; nothing behind the book is."""
+        """Return the first offset from this one on that is not finished; no offset from ``end`` on is finished."""
         while (cell := self._map.at(offset)) is not None and cell.state in TERMINAL:
             offset = self._map.end_at(offset)
         return offset
@@ -100,13 +100,16 @@ class RecordBook:
     # ------------------------------------------------------------ changes
 
     def put(self, first: int, end: int, cell: Cell, *, is_stored: bool = True) -> None:
-        """Change the states of [first, end); with ``is_stored``, the log has to learn of it."""
+        """Change the states of [first, end); with ``is_stored``, the change is to be stored.
+
+        Raises ValueError for a transition that is not in ``TRANSITIONS``.
+        """
         for low, high, before in self._map.pieces(first, end):
             if cell.state not in TRANSITIONS[before.state]:
                 raise ValueError(f"{before} cannot become {cell} in [{low}, {high})")
             self.counts[before.state] -= high - low
             self.reason_bytes -= (high - low) * _reason_bytes(before)
-        if first > self._map.end:  # offsets without records were passed over
+        if first > self._map.end:  # with order by key, a later record may be handed out first
             self.fill(self._map.end, first, FRESH)
         self._map.put(first, end, cell)
         self.counts[cell.state] += end - first
@@ -119,7 +122,7 @@ class RecordBook:
             self._changed.append((first, end))
 
     def trim(self) -> int:
-        """Move the start past what is finished; returns where it is now."""
+        """Move the start past finished records; return the new start."""
         before = self._map.start
         while len(self._map) and self._map.first_cell.state in TERMINAL:
             end = self._map.first_end
@@ -139,7 +142,7 @@ class RecordBook:
     # ------------------------------------------------------------ what is next
 
     def next_again(self) -> int | None:
-        """Return the lowest record that is available once more; None = there is none."""
+        """Return the lowest record of the book that is available; None = there is none."""
         while self._again:
             first, end = self._again[0]
             for low, _, cell in self._map.pieces(first, end):
@@ -156,7 +159,7 @@ class RecordBook:
         return [piece for piece in self._map.pieces(first, end) if piece[2].state == AVAILABLE]
 
     def take_waits(self, now_ms: int) -> list[Piece]:
-        """Return the waiting records whose time has come; each has to be changed."""
+        """Return the waiting records whose time has come, once: the caller changes their state."""
         found: list[Piece] = []
         while self._waits and self._waits[0][0] <= now_ms:
             until_ms, first, end = heappop(self._waits)
@@ -172,13 +175,13 @@ class RecordBook:
         return self._waits[0][0] if self._waits else None
 
     def held_by(self, member: str) -> list[Piece]:
-        """Return what a member has locked."""
+        """Return the ranges that a member has locked."""
         return [piece for piece in self._map if piece[2].state == ACQUIRED and piece[2].member == member]
 
     # ------------------------------------------------------------ the log
 
     def take_changes(self, wall_ahead_ms: int) -> list[WireRange] | None:
-        """Return the states that changed and are to be stored, as they are now; None = nothing did."""
+        """Return the changed ranges to store, as they are now; None = nothing changed."""
         if not self._changed and not self._start_changed:
             return None
         changed, self._changed, self._start_changed = self._changed, [], False
@@ -188,7 +191,7 @@ class RecordBook:
         return rows
 
     def load(self, rows: Iterable[WireRange], wall_ahead_ms: int) -> None:
-        """Take the stored states, which rise; what lies between them is available."""
+        """Load the stored ranges, in the order of their offsets; records between them are available."""
         for row in rows:
             first, end, cell = from_wire(row, wall_ahead_ms)
             if end <= self._map.start:
@@ -199,7 +202,7 @@ class RecordBook:
             self.fill(first, end, cell)
 
     def fill(self, first: int, end: int, cell: Cell) -> None:
-        """Give offsets at the end of the book a state that is stored."""
+        """Set the states of offsets that are not counted yet; they need not be stored."""
         self._map.put(first, end, cell)
         self.counts[cell.state] += end - first
         self.reason_bytes += (end - first) * _reason_bytes(cell)
@@ -209,7 +212,7 @@ class RecordBook:
             heappush(self._waits, (cell.until_ms, first, end))
 
     def inherit(self, offset: int, tries: int) -> None:
-        """Note how often a record that is not handed out was handed out before it was copied here."""
+        """Note that an available record is a copy, and was handed out ``tries`` times before it was copied here."""
         cell = self.at(offset)
         if offset < self._map.start or cell.state != AVAILABLE or cell.tries >= tries:
             return
@@ -242,7 +245,7 @@ def _reason_bytes(cell: Cell) -> int:
 
 
 def _joined(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return ranges in order, those that touch made one."""
+    """Return ranges in order; those that overlap or touch are merged."""
     found: list[tuple[int, int]] = []
     for first, end in sorted(ranges):
         if found and first <= found[-1][1]:

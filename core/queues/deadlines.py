@@ -1,7 +1,7 @@
 """Deadlines of record locks: a FIFO per duration, because locks of one duration end in the order they began. Pure.
 
-Nothing is searched or removed when a lock ends early: what is due is looked up in the queue, and only what still has
-that deadline there runs out.
+Nothing is searched or removed when a lock ends early. What is due is looked up in the queue: only records that still
+have that deadline there are released.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Deadlines:
         return min((queue[0].until_ms for queue in self._queues.values()), default=None)
 
     def take(self, now_ms: int) -> list[Due]:
-        """Remove and return what is due."""
+        """Remove and return what is due, earliest deadline first."""
         found: list[Due] = []
         for duration_ms in [duration for duration, queue in self._queues.items() if queue[0].until_ms <= now_ms]:
             queue = self._queues[duration_ms]

@@ -14,7 +14,7 @@ from raylog.core.queues.records import LetterBox, QueueChange
 
 
 class QueueDecision(Decision[Effect]):
-    """What changed beside the book, and answers that wait until all is stored."""
+    """What changed beside the book, and the answers, which wait until everything is stored."""
 
     __slots__ = (
         "_counters",
@@ -42,15 +42,15 @@ class QueueDecision(Decision[Effect]):
         self.shorter: list[list[int]] = []
         """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was requested."""
         self.silent: dict[str, None] = {}
-        """Members whose locks ran out, in order."""
+        """Members whose locks ran out, in order (a dict as an ordered set)."""
         self.wakes = False
-        """Whether records may be handed out that could not before."""
+        """Whether records may be handed out now that could not before."""
         self.first_counts: list[tuple[int, int]] = []
-        """[first, end) of records whose first hand-out is over: the next one waits until that is stored."""
+        """[first, end) of records whose first hand-out is over: the next hand-out waits until that is stored."""
         self.marks = False
-        """Whether the machine has to learn when this step is stored."""
+        """Whether the machine has to be notified when this step is stored (:class:`NoteStored`)."""
         self.proves = False
-        """Whether a change is stored that changes nothing: it shows that no other leader has loaded the queue."""
+        """Whether a change is stored even if it is empty: it proves that no other leader has loaded the queue."""
 
     def count(self, name: str, number: int = 1) -> None:
         """Count what happened."""
@@ -61,16 +61,16 @@ class QueueDecision(Decision[Effect]):
         self.after_sync.append(Reply(cause=self.cause, request=request, result=result))
 
     def refuse(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse at once: its sender comes again, or the error is true whatever this queue knows."""
+        """Refuse at once: the sender will try again, or the error does not depend on the queue's state."""
         self.now.append(Refuse(cause=self.cause, request=request, error=error))
 
     def refuse_proved(self, request: RequestId, error: RaylogError) -> None:
-        """Refuse for what this queue knows, once a change is stored: one that was loaded elsewhere stores none."""
+        """Refuse because of the queue's state, once a change is stored: a leader that was fenced cannot store one."""
         self.proves = True
         self.after_sync.append(Refuse(cause=self.cause, request=request, error=error))
 
     def finish(self, book: RecordBook, wall_ahead_ms: int, number: int) -> Outbox[Effect]:
-        """End the step: what is to be stored comes before every other effect. ``number``: of this step's change."""
+        """End the step: the change to store is the first effect. ``number``: that of this step."""
         start = book.trim()
         ranges = book.take_changes(wall_ahead_ms)
         boxes = self.letter_box, self.copy_box

@@ -16,7 +16,7 @@ _SPREAD: Final = 1_000
 
 
 def duration_ms(text: str, what: str = "A duration") -> int:
-    """Return milliseconds; a number alone is milliseconds. Raises InvalidConfig."""
+    """Return a duration in milliseconds; a number without unit is milliseconds. Raises InvalidConfig."""
     found = _DURATION.fullmatch(text.strip())
     if found is None:
         raise InvalidConfig(f"{what} is written as 500ms, 30s, 5m, 2h or 1d, not {text!r:.100}.")
@@ -25,10 +25,10 @@ def duration_ms(text: str, what: str = "A duration") -> int:
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """How long a record waits before it is handed out again, by how often it was.
+    """How long a record waits before it is handed out again, by how often it was handed out.
 
     ``steps_ms``: the pauses after the first hand-out, the second, and so on; the last one repeats. ``jitter``: the
-    share of a pause by which it may be shorter or longer.
+    share of a pause by which it may be shorter or longer. ``is_list``: whether the pauses were listed one by one.
     """
 
     steps_ms: tuple[int, ...] = (0,)
@@ -40,17 +40,18 @@ class Backoff:
         step = self.steps_ms[min(max(count, 1), len(self.steps_ms)) - 1]
         if not self.jitter:
             return step
+        # A hash of both in [-_SPREAD, _SPREAD]: the pause can be computed again.
         place = (seed * 2_654_435_761 + count * 40_503) % (2 * _SPREAD + 1) - _SPREAD
         return max(0, round(step * (1 + self.jitter * place / _SPREAD)))
 
     @property
     def limit(self) -> int | None:
-        """The delivery limit that follows from a list: a try after each pause; None for other back-offs."""
+        """The delivery limit that follows from a list: the first try, and one after each pause; None for others."""
         return len(self.steps_ms) + 1 if self.is_list else None
 
     @classmethod
     def parse(cls, text: str) -> Backoff:
-        """Read a back-off; empty = at once. Raises InvalidConfig."""
+        """Read a back-off; an empty text means no pause. Raises InvalidConfig."""
         text = text.strip()
         exponential = _EXPONENTIAL.fullmatch(text)
         if exponential is not None:

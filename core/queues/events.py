@@ -17,8 +17,8 @@ REJECT: Final = 3
 RENEW: Final = 4
 RETRY: Final = 5
 RETURN: Final = 6
-"""What a member reports about records: GAP = no record has this offset; RETURN = not begun, so that the hand-out does
-not count. 0 to 4 are Kafka's numbers (KIP-932, KIP-1222)."""
+"""What a member reports about records: GAP = no record has this offset; RETURN = not begun, so the hand-out does not
+count. 0 to 4 are Kafka's acknowledge types (KIP-932, KIP-1222)."""
 
 VERDICTS: Final[Mapping[int, str]] = {
     GAP: "gap",
@@ -32,11 +32,11 @@ VERDICTS: Final[Mapping[int, str]] = {
 
 
 class Verdict(NamedTuple):
-    """What a member reports about [first, end), which it was handed for the ``tries``-th time; 0 = whichever.
+    """What a member reports about [first, end), which was handed out for the ``tries``-th time; 0 = any.
 
-    ``lease``: of that hand-out, as the answer had it; 0 = whichever. A count comes again where a hand-out was returned.
-    ``delay_ms``: of RETRY, the pause, -1 = by the group's back-off; of RETURN, the pause, -1 = none; of RENEW, the new
-    lock, -1 = the group's.
+    ``lease``: number of that hand-out, from its answer; 0 = any. ``tries`` alone does not identify a hand-out: after
+    a RETURN the count comes again. ``delay_ms``: with RETRY the pause, -1 = by the group's back-off; with RETURN the
+    pause, -1 = none; with RENEW the length of the lock, -1 = the group's.
     """
 
     first: int
@@ -56,9 +56,9 @@ class _Timed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened(_Timed):
-    """A member begins, or goes on, with settings of its own.
+    """A member begins, or comes back, with its settings.
 
-    ``log_start``, ``readable_end``: where a queue that is new may begin.
+    ``log_start``, ``readable_end``: where a new queue may begin.
     """
 
     request: RequestId
@@ -79,7 +79,7 @@ class Reconfigured(_Timed):
 class Take(_Timed):
     """Hand a member records of [first, end), which the leader has read.
 
-    ``gaps``: ranges of these, rising, without records for any member: they are finished where they would be handed out.
+    ``gaps``: ascending ranges in it that have no records for members: they are finished instead of being handed out.
     """
 
     request: RequestId
@@ -108,9 +108,9 @@ class MemberLeft(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned(_Timed):
-    """The keys of the records in [first, end), by offset; offsets without records are left out.
+    """The records in [first, end), as (offset, hash of the key); offsets without a record are left out.
 
-    ``tries``: of copies, by offset, how often the record was handed out before.
+    ``tries``: (offset, count) of each copy, how often its record was handed out before it was copied.
     """
 
     first: int
@@ -147,17 +147,17 @@ class LetterBoxFound(_Timed):
 
     box: LetterBox | None
     topic: str = ""
-    """The topic that was wanted."""
+    """The topic that was requested."""
     is_missing: bool = False
-    """Whether the topic does not exist, as opposed to: it was not reached."""
+    """Whether the topic does not exist; False = it could not be reached."""
     is_later: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersStored(_Timed):
-    """The dead letters from this sequence on are committed in their topic; with ``is_later``, the copies.
+    """The batch of dead letters that begins with this sequence is committed in its topic; with ``is_later``, of copies.
 
-    ``without_body``: how many of them are without key, value and headers of their record.
+    ``without_body``: how many of them lack the key, value and headers of their record.
     """
 
     sequence: int
@@ -167,13 +167,14 @@ class LettersStored(_Timed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LettersRefused(_Timed):
-    """None of them is, and no try is under way.
+    """No letter of the batch that begins with this sequence is in the topic, and no attempt is under way.
 
-    With ``is_replaced`` the topic is another one now, or has forgotten the producer: another box is found. Otherwise
-    the sequences are used again, for at most ``fits`` letters; 0 = as before. By offset: ``finished`` are letters that
-    went elsewhere, because they may not go in circles; ``undeliverable`` those that are in ``__undeliverable``,
-    because the topic takes the others and not them; ``too_large`` those that are above its limit alone; ``lost``, of
-    copies, those that cannot be made or kept, and why.
+    With ``is_replaced`` the topic was created again, or has forgotten the producer: another box has to be found.
+    Otherwise the sequences are used again, for at most ``fits`` letters; 0 = as many as before.
+
+    By offset: ``finished`` = letters that went elsewhere, because they must not go in circles; ``undeliverable`` =
+    letters that are in ``__undeliverable``, because the topic takes others but not them; ``too_large`` = letters that
+    exceed the topic's limit even alone; ``lost`` = copies that cannot be made or kept, and why.
     """
 
     sequence: int
@@ -220,7 +221,7 @@ class Hand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreChange:
-    """Store a change; effects of later steps that wait for the log wait for this."""
+    """Store a change; ``after_sync`` effects, of this step and later ones, wait for it."""
 
     cause: str
     change: QueueChange
@@ -228,7 +229,7 @@ class StoreChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoteStored:
-    """Everything up to this number is stored: feed :class:`ChangeStored`."""
+    """Feed :class:`ChangeStored` with this number: every change up to it is stored."""
 
     cause: str
     number: int
@@ -236,9 +237,9 @@ class NoteStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindLetterBox:
-    """Find or make the topic of dead letters, and take a producer id; :class:`LetterBoxFound` follows.
+    """Find or create the topic of dead letters, and get a producer id; :class:`LetterBoxFound` follows.
 
-    With ``is_later`` it is ``__scheduled``, for copies of records that are to be retried late.
+    With ``is_later`` the topic is ``__scheduled``, for copies of records that are to be retried late.
     """
 
     cause: str
@@ -249,7 +250,7 @@ class FindLetterBox:
 class Letter(NamedTuple):
     """One dead letter, or a copy that is due at ``until_ms``.
 
-    ``keeps_body`` False: it is too large for the topic, and the policy is to drop its body then.
+    ``keeps_body`` False: it was too large for the topic, and the policy allows to drop its body.
     """
 
     offset: int
@@ -261,10 +262,10 @@ class Letter(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendLetters:
-    """Append dead letters as one batch, with this box's producer id from this sequence on; repeat it until it is known.
+    """Append dead letters as one batch, with the box's producer id and these sequences, until the outcome is known.
 
-    :class:`LettersStored` or :class:`LettersRefused` follows. ``is_again``: an earlier leader may have sent the batch,
-    so it is sent as it is, however large: its topic may have it.
+    :class:`LettersStored` or :class:`LettersRefused` follows. ``is_again``: an earlier leader may have sent the batch
+    and the topic may have it, so it is sent unchanged, however large.
     """
 
     cause: str
@@ -277,16 +278,16 @@ class SendLetters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """Records may be handed out that could not before."""
+    """Wake waiting fetches: records may be handed out now that could not before."""
 
     cause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndFetches:
-    """Let the fetches of these members that wait end with nothing: their locks ran out, so that they may be lost.
+    """End the waiting fetches of these members without records: their locks ran out, so they may be dead.
 
-    One that lives fetches again. What a member that stands still has waiting must take nothing before the others.
+    A live member fetches again. Otherwise a fetch of a member that hangs could take records before other members'.
     """
 
     cause: str

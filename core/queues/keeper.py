@@ -1,8 +1,9 @@
 """The keeper of ``__share_state`` as a state machine: the stored state of every queue (KIP-932 share coordinator).
 
-Runs at the leader of the topic's partition. Leaders of queues read their state here when they begin, which fences the
-leader before, and send changes, which are stored before they are answered. The log has a snapshot of each queue now and
-then, and the changes since. Decide, then apply: ``replay`` and ``step`` change state by the same function. Pure.
+It runs at the leader of the topic's partition. A leader of queues reads their state here when it begins, which fences
+the leader before it, and sends changes, which are stored before they are answered. From time to time a snapshot of each
+queue goes to the log, between them the changes. Decide, then apply: ``replay`` and ``step`` change state by the same
+function. Pure.
 """
 
 from __future__ import annotations
@@ -29,12 +30,13 @@ SNAPSHOT: Final = 0
 CHANGE: Final = 1
 OPENED: Final = 2
 PART: Final = 3
-"""The kinds of rows. Ranges of a large snapshot or change begin in PART rows before it, which count with it alone."""
+"""The kinds of rows. If a snapshot or change is large, PART rows before it have its first ranges; they count only with
+it."""
 ROW_BYTES: Final = 128 * 1024
 """Most bytes of ranges in one row: a queue's state may be larger than the log takes in a batch."""
 
 GROUPS_MAX: Final = 1_000
-"""Most queues of a partition."""
+"""Most queues (groups) of one partition."""
 QUEUES_MAX: Final = 100_000
 """Most queues of all partitions whose states are stored together."""
 GROUP_CHARACTERS_MAX: Final = 1_024
@@ -64,7 +66,7 @@ class ReadState(_Requested):
     topic: str
     leader_epoch: int
     partitions: int
-    """How many partitions the topic has now, as the leader knows."""
+    """How many partitions the topic has now, as far as the leader knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +82,7 @@ class WriteState(_Requested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListStates(_Requested):
-    """List the queues of a group; an empty group: of all."""
+    """List the queues of a group; with an empty group, all queues."""
 
     group: str
 
@@ -94,7 +96,7 @@ class DeleteState(_Requested):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotDue:
-    """The log has become long: store the whole state of every queue, so that what lies before can go."""
+    """The log has become long: store a snapshot of every queue, so that the rows before can be deleted."""
 
     cause: str
     now_ms: int
@@ -122,13 +124,13 @@ class _KeeperDecision(CoordinatorDecision[Row]):
 class KeeperMachine:
     """The states of all queues.
 
-    Invariants: leader epoch and state epoch of a queue never fall; a change is taken once, in the order of versions.
+    Invariants: leader epoch and state epoch of a queue never fall; each change is applied once, in order of versions.
     """
 
     def __init__(self) -> None:
         self.queues: dict[QueueKey, QueueState] = {}
         self._parts: dict[QueueKey, list[list[Any]]] = {}
-        """Ranges of PART rows whose snapshot or change has not come yet."""
+        """Ranges of PART rows whose snapshot or change has not been read yet."""
         self.story = Story()
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
@@ -136,7 +138,7 @@ class KeeperMachine:
         self._apply((list(key), None if value is None else list(value)))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
-        """Begin to serve: the log is read to its end."""
+        """Begin to serve, once the log is read to its end."""
         return Outbox()
 
     def step(self, event: Event) -> Outbox[Effect]:
@@ -193,7 +195,7 @@ class KeeperMachine:
         decision.reply(event.request, result)
 
     def _check_room(self, key: QueueKey) -> None:
-        """Raise LimitReached, InvalidGroupId where there may be no new queue."""
+        """Raise LimitReached or InvalidGroupId if there may be no new queue of this key."""
         if len(key.group) > GROUP_CHARACTERS_MAX:
             raise InvalidGroupId(
                 f"The group id has {len(key.group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a "
@@ -210,7 +212,10 @@ class KeeperMachine:
             )
 
     def _is_later(self, key: QueueKey) -> bool:
-        """Whether the partition did not exist when the group began on the topic; earlier rows do not say."""
+        """Whether the partition was added after the group began to work on the topic.
+
+        Rows of earlier releases lack the number of partitions: a queue of such a row counts if it has begun.
+        """
         return any(
             state.partitions <= key.partition and (state.partitions > 0 or state.start >= 0)
             for other, state in self.queues.items()
@@ -241,7 +246,7 @@ class KeeperMachine:
         decision.reply(event.request, [])
 
     def _whole(self, key: QueueKey, wire: list[Any]) -> QueueChange | None:
-        """Return a change with the ranges of its PART rows; None = not all of them are there."""
+        """Return a change with the ranges of its PART rows; None = some of these are missing."""
         parts = self._parts.pop(key, [])
         change = QueueChange.from_wire(wire)
         count = wire[_PARTS] if len(wire) > _PARTS else 0
@@ -281,7 +286,7 @@ class KeeperMachine:
             topic, leader_epoch, state_epoch, version, *wire = fields
             change = self._whole(key, wire)
             if change is None:
-                return  # cut off by the end of a keeper: the rows before it are still here
+                return  # a keeper ended amid this snapshot, so the rows that it would replace are still in the log
             partitions = wire[_PARTITIONS] if len(wire) > _PARTITIONS else 0
             state = self.queues[key] = QueueState(topic, leader_epoch, state_epoch, version, partitions=partitions)
             if change.start >= 0:
@@ -292,7 +297,7 @@ class KeeperMachine:
 
 _PARTS: Final = 6
 _PARTITIONS: Final = 7
-"""Where a stored change says how many PART rows belong to it, and how many partitions the topic had."""
+"""Places in a stored change of the number of its PART rows, and of the number of the topic's partitions."""
 
 
 def _wire(key: QueueKey) -> list[object]:

@@ -1,8 +1,8 @@
 """Order per key: the unfinished records of each key, in order; a key is at one member at a time. Pure.
 
 A lane holds the offsets of one key that were scanned and are not finished. It is ready when none of them is locked and
-its first one is available: then its first ones may go, together, to one member. Which lanes are ready is kept in a
-heap by their first offsets; an entry that no longer fits is dropped when it comes up.
+the first one is available: then its first records may go, together, to one member. A heap has the ready lanes by their
+first offsets; an entry that is no longer true is dropped when it comes up.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Key = int
 
 
 class Lane:
-    """The unfinished offsets of a key, rising, and how many of them are locked."""
+    """The unfinished offsets of a key, ascending, and how many of them are locked."""
 
     __slots__ = ("held", "offsets")
 
@@ -46,11 +46,11 @@ class Lanes:
 
     @property
     def offsets(self) -> Collection[int]:
-        """What was scanned and is not finished."""
+        """The offsets that were scanned and are not finished."""
         return self._key_of.keys()
 
     def add(self, offset: int, key: Key | None) -> None:
-        """Take a record that was scanned, in order; one without a key has no order."""
+        """Add a scanned record, in the order of offsets; a record without a key gets a lane of its own."""
         self.scanned_end = offset + 1
         lane_key = -1 - offset if key is None else key
         lane = self._lanes.get(lane_key)
@@ -62,7 +62,7 @@ class Lanes:
             self._offer(lane_key, lane)
 
     def first_ready(self) -> int | None:
-        """Return the lowest offset that may be handed out; None = there is none among those scanned."""
+        """Return the lowest scanned offset that may be handed out; None = there is none."""
         while self._ready:
             offset, key = self._ready[0]
             if self._is_ready(offset, key):
@@ -71,11 +71,11 @@ class Lanes:
         return None
 
     def take(self, start: int, end: int, limit: int, reach: int) -> list[tuple[int, int]]:
-        """Lock the next records below ``end``, lane by lane, at most ``limit``; returns their (offset, offset + 1).
+        """Lock the next records below ``end``, lane by lane, at most ``limit``; return each as (offset, offset + 1).
 
-        None where a record below ``start`` is ready: what a member gets was read from there on. A lane gives what lies
-        less than ``reach`` behind its first one: whole batches go to the member, and records that lie apart bring many
-        along that are others'.
+        Nothing is taken if a record below ``start`` is ready: the leader has read from ``start`` on, and that record is
+        next. A lane gives records less than ``reach`` behind its first one: members get whole batches, and records
+        farther apart would bring along many records of other members.
         """
         found: list[tuple[int, int]] = []
         while len(found) < limit and (first := self.first_ready()) is not None and start <= first < end:
@@ -91,7 +91,7 @@ class Lanes:
         return found
 
     def freed(self, offset: int) -> None:
-        """Note that a locked record is locked no more and not finished: available again, or waiting."""
+        """Note that a record is not locked any more, and not finished: it is available again, or waits."""
         key = self._key_of.get(offset)
         if key is not None:
             lane = self._lanes[key]
@@ -105,7 +105,7 @@ class Lanes:
             self._offer(key, self._lanes[key])
 
     def finished(self, offset: int, *, was_held: bool) -> None:
-        """Drop a record that is handed out no more."""
+        """Drop a record that is not handed out any more."""
         key = self._key_of.pop(offset, None)
         if key is None:
             return
@@ -122,7 +122,7 @@ class Lanes:
             del self._lanes[key]
 
     def hottest(self) -> int:
-        """Return how many unfinished records the key with the most of them has."""
+        """Return how many unfinished records the longest lane has."""
         return max((len(lane.offsets) for lane in self._lanes.values()), default=0)
 
     def validate(self, is_locked: Callable[[int], bool]) -> None:

@@ -1,8 +1,8 @@
 """A queue as a state machine: one group on one partition, at the partition's leader (KIP-932 share partition).
 
-Fed by the queues role of the leader (``actors/queues``) and by the simulator: ``loaded`` once, then ``step`` for each
-event. What it decides about records is stored before it is answered; locks are in memory only, so a new leader has
-none, and everything that is not finished is available there again. Pure.
+The leader's queues role (``actors/queues``) or the simulator feeds it: ``loaded`` once, then ``step`` for each event.
+What it decides about records is stored before it is answered. Locks are in memory only: a new leader has none, and
+everything that was locked is available again. Pure.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
 
 MEMBERS_MAX: Final = 10_000
-"""Most members of a queue."""
+"""Most members of a queue at one partition."""
 MEMBER_CHARACTERS_MAX: Final = 1_024
 PEEK_MAX: Final = 1_000
-"""Most ranges that one answer lists."""
+"""Most ranges in one answer to :meth:`QueueMachine.peek`."""
 LEASES_A_MS: Final = 1_000
-"""Hand-outs of a millisecond in which the leases of successive leaders do not meet."""
+"""A leader's leases begin at its start time in milliseconds, times this. So the leases of successive leaders differ, as
+long as no leader makes more hand-outs per millisecond."""
 REACH: Final = 8
-"""With order by key, the records of a key that are handed out together lie within so many times as many offsets as are
-handed out in all. Less would lock more keys for one member, more would have it read more records of others."""
+"""With order by key, a lane gives a fetch records within ``REACH`` times as many offsets as the fetch may get records.
+A smaller reach would lock more keys for one member, a larger one would have it read more records of others."""
 
 
 class QueueMachine:
@@ -57,7 +58,8 @@ class QueueMachine:
     def __init__(self, stored: QueueChange, topic: Mapping[str, str], *, is_later: bool) -> None:
         """Begin with the stored state; ``topic`` is the topic's configuration. Nothing is decided before ``loaded``.
 
-        ``is_later``: whether the partition was added after the group began to work on the topic.
+        ``is_later``: whether the partition was added after the group began to work on the topic. Raises InvalidConfig
+        for settings that no longer fit.
         """
         self._is_later = is_later
         self._stored = stored
@@ -75,11 +77,11 @@ class QueueMachine:
         self.counters: Counter[str] = Counter()
         self.story = Story()
         self.is_new = stored.start < 0
-        """Whether no member has ever come: the first one decides where the queue begins."""
+        """Whether no member has ever opened it: the first one decides where the queue begins."""
         self._rebuild(RecordBook(max(0, stored.start), by_key=self.policy.by_key))
 
     def _rebuild(self, book: RecordBook) -> None:
-        """Begin with a book: the other parts are made to fit."""
+        """Begin with a book: make the other parts for it."""
         self.book = book
         self._deadlines = Deadlines()
         self.lanes = Lanes(book.start, book.is_available) if self.policy.by_key else None
@@ -87,14 +89,14 @@ class QueueMachine:
         self.copies = Copies(book, self.policy, self._stored.copy_box, self.letters)
         self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters, self.copies)
         self._read_end = book.start if self._topic.get(OF) else None
-        """Of a retry topic: up to where it is known how often records were handed out before; else None."""
+        """In a retry topic, the end of the copies whose earlier hand-outs are known; None = it is no retry topic."""
 
     # ------------------------------------------------------------ life
 
     def loaded(self, now_ms: int, wall_ms: int) -> Outbox[ev.Effect]:
-        """Begin to serve. ``wall_ms`` is the time of day at the same moment: what waits was stored with it."""
+        """Begin to serve. ``wall_ms`` is the time of day at ``now_ms``: stored deadlines are times of day."""
         self._wall_ahead_ms = wall_ms - now_ms
-        self._lease = wall_ms * LEASES_A_MS  # above those of the leaders before
+        self._lease = wall_ms * LEASES_A_MS  # above the leases of earlier leaders
         self.book.load(self._stored.ranges, self._wall_ahead_ms)
         decision = self._decision("loaded", now_ms)
         self.letters.resume(decision)
@@ -112,11 +114,11 @@ class QueueMachine:
             handler(self, event, decision)
         except RaylogError as refusal:
             number: int = event.request  # type: ignore[union-attr]  # only requests are refused
-            if self.is_new or isinstance(event, ev.Take):  # nothing is known; its member opens the queue again
+            if self.is_new or isinstance(event, ev.Take):  # no state to prove; after a Take the member opens it again
                 decision.refuse(number, refusal)
             else:
                 decision.refuse_proved(number, refusal)
-        # Whatever it was that made room: a fetch may wait because so many are locked, or not finished.
+        # Any step may have made room for a fetch that waits because too many records are locked or unfinished.
         decision.wakes |= self.book.counts[ACQUIRED] < locked or self.book.unfinished < unfinished
         return self._finish(decision)
 
@@ -149,13 +151,13 @@ class QueueMachine:
             self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
             self._begin_at(event.readable_end if self._starts_latest() else event.log_start)
-        if event.member in self.members:  # it knows of no lock that it had before
+        if event.member in self.members:  # it began again, and knows none of the locks that it had
             self._release_held(event.member, decision)
         self.members[event.member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
 
     def _check_new_member(self, member: str) -> None:
-        """Raise LimitReached, InvalidRequest where it may not be a member."""
+        """Raise LimitReached or InvalidRequest if it may not become a member."""
         if len(member) > MEMBER_CHARACTERS_MAX:
             raise InvalidRequest(f"A member's id has {MEMBER_CHARACTERS_MAX} characters at most, not {len(member)}.")
         if len(self.members) >= MEMBERS_MAX:
@@ -165,7 +167,10 @@ class QueueMachine:
             )
 
     def _starts_latest(self) -> bool:
-        """Whether what is there is not for the group: never what came when it worked already, or was its own."""
+        """Whether a new queue begins at the end of the log.
+
+        Never in a partition that was added while the group worked already, or in the group's retry topic.
+        """
         return self.policy.starts_latest and not self._is_later and not self.is_retry_topic
 
     def _begin_at(self, start: int) -> None:
@@ -177,14 +182,14 @@ class QueueMachine:
         self._rebuild(book)
 
     def _reconfigured(self, event: ev.Reconfigured, decision: QueueDecision) -> None:
-        """Take the topic's settings; an order waits until no member is there, since these were given the former one."""
+        """Take the topic's settings. Another order waits until there are no members: these were given the old one."""
         self._topic = event.topic
         policy = policy_of(self.settings, self._topic)
         self._change_policy(replace(policy, by_key=self.policy.by_key) if self.members else policy)
         decision.wakes = True
 
     def _change_policy(self, policy: QueuePolicy) -> None:
-        """Take other settings; the order changes only while no member is there, so that nothing is locked."""
+        """Take other settings; the order only changes while there are no members, so nothing is locked then."""
         was_by_key = self.policy.by_key
         self.policy = self._acknowledging.policy = self.letters.policy = self.copies.policy = policy
         if policy.by_key == was_by_key:
@@ -208,7 +213,7 @@ class QueueMachine:
     # ------------------------------------------------------------ handing out
 
     def next_offset(self, readable_end: int) -> int | None:
-        """Return the lowest record that may be handed out, among those below ``readable_end``; None = there is none."""
+        """Return the lowest offset below ``readable_end`` that may be handed out now; None = there is none."""
         if self.book.counts[ACQUIRED] >= self.policy.acquired_max:
             return None
         if self.lanes is not None:
@@ -225,13 +230,14 @@ class QueueMachine:
 
     @property
     def is_full(self) -> bool:
-        """Whether so many records are not finished that no further ones are handed out."""
+        """Whether so many records are unfinished that no fresh ones are handed out."""
         return self.book.unfinished >= self.policy.window_max
 
     def is_behind(self, log_start: int) -> bool:
-        """Return whether something below the log's start is still to be read or handed out, until `LogStarts` ends it.
+        """Return whether records below the log's start are still to be read or handed out: `LogStarts` has to end them.
 
-        What members hold there does not count: they may settle it, and the start of the book waits for them.
+        Records that members hold there do not count: they may still be acknowledged, and the book's start waits for
+        them.
         """
         if log_start <= self.book.start:
             return False
@@ -241,15 +247,15 @@ class QueueMachine:
         return any(cell.state in (AVAILABLE, WAITING) for _, _, cell in self.book.pieces(self.book.start, log_start))
 
     def next_scan(self, readable_end: int) -> int | None:
-        """Return where records have to be read before more can be handed out; None = nowhere.
+        """Return the offset from which records have to be scanned before more can be handed out; None = nowhere.
 
-        Their keys, with order by key; in a retry topic, how often they were handed out before.
+        With order by key the scan finds their keys, in a retry topic how often they were handed out before.
         """
         read_end = self._read_end if self.lanes is None else self.lanes.scanned_end
         if read_end is None:
             return None
         ahead = self.book.unfinished + max(0, read_end - self.book.end)
-        if self.lanes is not None:  # each has a place of its own there, until it is finished
+        if self.lanes is not None:  # lanes have an entry for each scanned record until it is finished
             ahead = len(self.lanes.offsets) + self.book.counts[ARCHIVING]
         scan = self.book.first_unfinished(max(read_end, self.book.start))
         return scan if scan < readable_end and ahead < self.policy.window_max else None
@@ -260,7 +266,7 @@ class QueueMachine:
         self.members[event.member] = decision.now_ms
         left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
         if event.member in decision.silent:
-            left = 0  # this fetch may have waited while its member stood still: it ends
+            left = 0  # the fetch may be that of a member that hangs: it ends without records
         ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
         handed: list[tuple[int, int, int, int]] = []
         self._lease += 1
@@ -281,7 +287,7 @@ class QueueMachine:
     def _without_gaps(
         self, ranges: Sequence[tuple[int, int, Cell]], gaps: Sequence[tuple[int, int]]
     ) -> Iterator[tuple[int, int, Cell]]:
-        """Yield the parts of ranges that have records; the others are finished, so that no member answers for them."""
+        """Yield the parts of ranges that have records; finish the gaps, so that no member has to acknowledge them."""
         for first, end, cell in ranges:
             for low, high in gaps:
                 if high <= first or low >= end:
@@ -294,7 +300,7 @@ class QueueMachine:
                 yield first, end, cell
 
     def _taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
-        """Return what a member gets, in order: first what is available again, then fresh records."""
+        """Return what a member gets, in order: first records that are available again, then fresh ones."""
         found: list[tuple[int, int, Cell]] = []
         stop = event.end if self._read_end is None else min(event.end, self._read_end)
         for first, end, cell in self.book.available(event.first, stop):
@@ -302,7 +308,7 @@ class QueueMachine:
                 return found
             if self._is_unstored(first, end):
                 continue
-            if self._is_last_try(cell):  # alone: if it kills its member, no other record suffers
+            if self._is_last_try(cell):  # handed out alone: if it kills its member, no other record suffers
                 return found or [(first, first + 1, cell)]
             end = min(end, first + left)
             found.append((first, end, cell))
@@ -416,14 +422,14 @@ class QueueMachine:
 
     @property
     def is_retry_topic(self) -> bool:
-        """Whether records come here that were handed out elsewhere before."""
+        """Whether the topic has copies of records that were handed out elsewhere before."""
         return self._read_end is not None
 
     def _tick(self, event: ev.Tick, decision: QueueDecision) -> None:
-        """Nothing of its own: what is due is due in every step."""
+        """Do nothing more: ``step`` handles what is due in every event."""
 
     def next_due_ms(self) -> int | None:
-        """Return when a step is due though nothing happens; None = never."""
+        """Return when a step is due if no other event comes first; None = never."""
         due = (self._deadlines.next_ms(), self.book.next_wait_ms(), self.letters.next_ms(), self.copies.next_ms())
         return min((moment for moment in due if moment is not None), default=None)
 
@@ -433,11 +439,11 @@ class QueueMachine:
         return self.book.counts[ACQUIRED] > 0 or self.letters.count > 0 or self.copies.count > 0
 
     def archiving_from(self, log_start: int) -> int | None:
-        """Return the first record of the log whose dead letter or late copy is not stored yet; None = none waits."""
+        """Return the lowest offset whose dead letter or copy is not stored yet, from ``log_start`` on; None = none."""
         return self.book.first_in(ARCHIVING, log_start)
 
     def census(self) -> dict[str, int]:
-        """Return how many records are in each state, and the sizes of the window."""
+        """Return the figures of a status page: records by state, and the sizes of the book."""
         counts = {NAMES[state]: self.book.counts[state] for state in (ACQUIRED, WAITING, ARCHIVING)}
         sizes = {"window": self.book.end - self.book.start, "ranges": len(self.book), "held": self.letters.held}
         return {**counts, **sizes, "unfinished": self.book.unfinished, "full": int(self.is_full)}

@@ -1,7 +1,7 @@
 """What a queue group has set: lock, limit, back-off, order, dead letters. Pure.
 
-A topic's configuration has the defaults of its groups; the members of a group may set each key otherwise. All members
-of a group have the same policy at a time, and it is kept in the group's state.
+A topic's configuration has the defaults for its groups; the members of a group may override each key. All members of a
+group have the same settings at a time, which are kept in the queue's state.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DEFAULTS: Final[Mapping[str, str]] = {
     DEAD_LETTERS: "",
     ON_FAILURE: "hold",
 }
-"""Every key with its default; an empty limit is that of the back-off's list, otherwise 5."""
+"""Every key with its default. An empty limit follows from the back-off if that is a list, and is 5 otherwise."""
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
@@ -80,27 +80,30 @@ class QueuePolicy:
     lock_max_ms: int = 43_200_000
     """A lock is extended at most to this age."""
     delivery_limit: int = LIMIT_DEFAULT
-    """Hand-outs after which a record becomes a dead letter; -1 = none."""
+    """Hand-outs after which a record becomes a dead letter; -1 = no limit."""
     backoff: Backoff = field(default_factory=Backoff)
     retry_max_ms: int = 7_200_000
-    """The longest pause for which a record waits in its partition, in which it must not fall to retention meanwhile."""
+    """The longest pause that a record waits in its partition: retention must not delete it meanwhile."""
     later_max_ms: int = DELAY_MAX_DEFAULT_MS
-    """The longest pause of all: above ``retry_max_ms`` a copy waits in ``__scheduled``."""
+    """The longest pause of all: if it is above ``retry_max_ms``, a copy waits in ``__scheduled``."""
     by_key: bool = False
+    """Whether records of one key are handed out in order, to one member at a time."""
     starts_latest: bool = False
+    """Whether a new queue begins at the end of the log."""
     window_max: int = 100_000
     """Most records that were handed out and are not finished; finished ones between them do not count."""
     acquired_max: int = 2_000
     """Most records that are locked at a time."""
     waiting_max: int = 100_000
-    """Most records that wait to be retried; more are handed out again at once."""
+    """Most records that wait to be retried; any more are handed out again at once."""
     dead_letter_topic: str = ""
     """Empty: `__undeliverable`."""
     drops_undeliverable: bool = False
+    """Whether dead letters that cannot be stored are dropped; otherwise they wait."""
 
 
 def checked(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings in their one written form; raises InvalidConfig with what would be legal."""
+    """Return settings in canonical form; raises InvalidConfig with what would be legal."""
     found: dict[str, str] = {}
     for name, value in settings.items():
         if name not in DEFAULTS:
@@ -175,7 +178,7 @@ def policy_of(settings: Mapping[str, str], topic: Mapping[str, str]) -> QueuePol
 
 
 def _pauses_max(retry_max_ms: int, topic: Mapping[str, str]) -> tuple[int, int]:
-    """Return how long a record waits at most in its partition, and how long at all."""
+    """Return the longest pause in the partition, and the longest pause of all, in milliseconds."""
     retention_ms = int(topic.get(RETENTION, RETENTION_DEFAULT_MS))
     if retention_ms >= 0:
         retry_max_ms = min(retry_max_ms, retention_ms // 2)

@@ -75,7 +75,7 @@ class RangeMap(Generic[CellT]):
         return found
 
     def put(self, first: int, end: int, cell: CellT) -> None:
-        """Give [first, end) a cell; it has to lie within the map or to begin at its end. An empty range is nothing."""
+        """Set the cell of [first, end), which has to begin in the map or at its end. An empty range changes nothing."""
         if first >= end:
             return
         if not self.start <= first <= self.end:
@@ -106,7 +106,7 @@ class RangeMap(Generic[CellT]):
         self.end = max(self.end, end)
 
     def cut(self, start: int) -> None:
-        """Forget everything below an offset; where that lies behind the end, the map is empty there."""
+        """Forget everything below an offset; if that is beyond the end, the map is empty and begins there."""
         if start <= self.start:
             return
         if start >= self.end:

@@ -1,4 +1,4 @@
-"""What the log of queues has: the whole state of a queue, and changes of it. Pure.
+"""What is stored of queues: the whole state of a queue, and changes to it. Pure.
 
 The leader of a partition sends changes to the keeper of ``__share_state`` (``keeper.py``), which stores them and has
 the state of every queue in memory. Offsets, counts and times are whole numbers; times are milliseconds since 1970.
@@ -15,7 +15,7 @@ from raylog.core.queues.states import AVAILABLE, TERMINAL, WireRange
 
 
 class LetterBox(NamedTuple):
-    """Where the dead letters of a queue go, and the producer id under which they go there."""
+    """Where the dead letters of a queue go, and the producer id and next sequence with which they go there."""
 
     topic: str
     topic_id: str
@@ -25,16 +25,16 @@ class LetterBox(NamedTuple):
 
 
 class QueueChange(NamedTuple):
-    """A change of a queue; None = this part is as before."""
+    """A change to a queue; None = this part does not change."""
 
     start: int
     ranges: Sequence[WireRange]
     settings: Mapping[str, str] | None = None
     letter_box: LetterBox | None = None
     is_reset: bool = False
-    """Whether everything known of the records before is void."""
+    """Whether all earlier states of records are void."""
     copy_box: LetterBox | None = None
-    """As ``letter_box``, of copies that wait in ``__scheduled``."""
+    """Like ``letter_box``, for copies that wait in ``__scheduled``."""
 
     def to_wire(self) -> list[Any]:
         """Return the values that are stored and sent."""
@@ -53,17 +53,17 @@ class QueueChange(NamedTuple):
 
 
 RANGE_BYTES: Final = 60
-"""Most bytes of a stored range without its message, nearly."""
+"""About the most bytes of a stored range without its message."""
 _MESSAGE_AT: Final = 6
 
 
 def range_bytes(row: WireRange) -> int:
-    """Return the bytes that a stored range takes, at most."""
+    """Return about the most bytes that a stored range takes."""
     return RANGE_BYTES + (len(str(row[_MESSAGE_AT]).encode()) if len(row) > _MESSAGE_AT else 0)
 
 
 def pieces_within(ranges: Sequence[WireRange], bytes_max: int) -> list[list[WireRange]]:
-    """Return the ranges in pieces of so many bytes at most, at least one piece."""
+    """Return the ranges in pieces of at most ``bytes_max`` bytes; there is always one piece, it may be empty."""
     pieces: list[list[WireRange]] = [[]]
     left = bytes_max
     for row in ranges:
@@ -77,7 +77,7 @@ def pieces_within(ranges: Sequence[WireRange], bytes_max: int) -> list[list[Wire
 
 
 def joined(changes: Sequence[QueueChange]) -> QueueChange:
-    """Return the change that several changes, in order, are together."""
+    """Return one change that has the effect of several changes in order."""
     settings = next((change.settings for change in reversed(changes) if change.settings is not None), None)
     box = next((change.letter_box for change in reversed(changes) if change.letter_box is not None), None)
     copy_box = next((change.copy_box for change in reversed(changes) if change.copy_box is not None), None)
@@ -97,20 +97,20 @@ class QueueState:
     topic: str
     leader_epoch: int = -1
     state_epoch: int = 0
-    """Rises with every load by a leader: what an earlier load still sends is refused."""
+    """Rises whenever a leader loads the queue; changes with an earlier state epoch are fenced (KIP-932)."""
     version: int = 0
-    """Number of the last change in this state epoch: each comes once, in order."""
+    """Number of the last change in this state epoch: each is applied once, in order."""
     start: int = -1
     """-1 = no leader has chosen where the queue begins."""
     settings: Mapping[str, str] = field(default_factory=dict)
     letter_box: LetterBox | None = None
     copy_box: LetterBox | None = None
     partitions: int = 0
-    """How many partitions the topic had when the group began here; 0 = that was not noted."""
+    """How many partitions the topic had when the group began to work on this one; 0 = not noted."""
     _cells: RangeMap[tuple[Any, ...]] = field(default_factory=lambda: RangeMap(0))
 
     def apply(self, change: QueueChange) -> None:
-        """Take a change: the only mutator of what a queue's records are."""
+        """Apply a change: the only mutator of the records' states."""
         if change.is_reset or self.start < 0:
             self._cells = RangeMap(change.start)
         self.start = change.start
@@ -133,5 +133,5 @@ class QueueState:
         return QueueChange(self.start, ranges, self.settings, self.letter_box, True, self.copy_box)
 
     def unfinished(self) -> int:
-        """Return how many records below the last stored one are not finished."""
+        """Return how many records are not finished, up to the last stored range."""
         return sum(end - first for first, end, cell in self._cells if cell[0] not in TERMINAL)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 AVAILABLE: Final = 0
 ACQUIRED: Final = 1
-"""Never in the log: a new leader knows no locks, and such a record is available there."""
+"""Never in the log: a new leader knows no locks, so the record is available to it."""
 ACKNOWLEDGED: Final = 2
 ARCHIVING: Final = 3
 ARCHIVED: Final = 4
@@ -35,22 +35,22 @@ UNFINISHED: Final = (AVAILABLE, ACQUIRED, WAITING, ARCHIVING)
 TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
     AVAILABLE: frozenset(
         {ACQUIRED, AVAILABLE, ACKNOWLEDGED, ARCHIVED}
-    ),  # AVAILABLE: with fewer tries; the latter two: no record is there, or it is passed over
+    ),  # AVAILABLE: with a lower count; ACKNOWLEDGED: the offset has no record; ARCHIVED: its record is deleted
     ACQUIRED: frozenset({AVAILABLE, ACQUIRED, ACKNOWLEDGED, ARCHIVING, ARCHIVED, WAITING}),
     WAITING: frozenset({AVAILABLE, ARCHIVED}),
     ARCHIVING: frozenset({ARCHIVING, ARCHIVED}),
     ACKNOWLEDGED: frozenset(),
     ARCHIVED: frozenset(),
 }
-"""What may follow a state, beside a reset of the whole queue."""
+"""The states that may follow each state; a reset of the whole queue apart."""
 
 
 POSTPONED: Final = "postponed"
-"""Cause of a record that is no dead letter: a copy of it waits in ``__scheduled`` (``archiving/copies.py``)."""
+"""Reason of a record that leaves without a dead letter: a copy waits in ``__scheduled`` (``archiving/copies.py``)."""
 
 
 class Cause(NamedTuple):
-    """Why a record became a dead letter. ``sequence`` is that of the dead letter; -1 = it has none yet."""
+    """Why a record becomes a dead letter. ``sequence``: the sequence of its dead letter; -1 = it has none yet."""
 
     reason: str
     message: str = ""
@@ -65,9 +65,10 @@ def shortened(text: str, bytes_max: int) -> str:
 class Cell(NamedTuple):
     """The state of a range of records.
 
-    ``tries``: how often they were handed out. ``member``, ``since_ms``, ``until_ms``: the member that holds the lock,
-    from when, until when; ``lease``: which no other hand-out has. Of a waiting record, ``until_ms`` is when it is
-    available again; of one that is postponed, when its copy is due. ``cause``: of one that is archiving.
+    ``tries``: how often they were handed out (Kafka's delivery count). ``member``: the holder of the lock, which lasts
+    from ``since_ms`` until ``until_ms``. ``lease``: number of this hand-out, which no other hand-out has. ``cause``:
+    why a record is archiving. ``until_ms`` of a waiting record: when it is available again; of a postponed one: when
+    its copy is due. Times are those of the machine's clock.
     """
 
     state: int
@@ -84,11 +85,11 @@ DONE: Final = Cell(ACKNOWLEDGED)
 DEAD: Final = Cell(ARCHIVED)
 
 WireRange = tuple[Any, ...]
-"""(first, end, state, count, until in ms since 1970, reason, message, sequence); an end of zeros is left out."""
+"""(first, end, state, count, until in ms since 1970, reason, message, sequence); trailing fields may be left out."""
 
 
 def to_wire(first: int, end: int, cell: Cell, wall_ahead_ms: int) -> WireRange:
-    """Return a range as it is stored: locks are left out."""
+    """Return a range as it is stored: locks are left out. ``wall_ahead_ms``: wall clock minus the machine's clock."""
     if cell.state == WAITING:
         return first, end, WAITING, cell.tries, cell.until_ms + wall_ahead_ms
     if cell.cause is not None:
@@ -100,7 +101,7 @@ def to_wire(first: int, end: int, cell: Cell, wall_ahead_ms: int) -> WireRange:
 
 
 def from_wire(row: Sequence[Any], wall_ahead_ms: int) -> tuple[int, int, Cell]:
-    """Return a stored range."""
+    """Return the range (first, end, cell) of its stored form."""
     first, end, state, *more = row
     if state in TERMINAL:
         return first, end, Cell(state)

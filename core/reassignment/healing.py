@@ -1,4 +1,4 @@
-"""Healing: replicas of brokers that stay offline are rebuilt on others (``auto.heal.after.ms``). Called at each tick.
+"""Healing: replicas on brokers that stay offline are rebuilt on others (``auto.heal.after.ms``). Called at each tick.
 
 A broker counts as offline from the moment this incarnation of the controller first saw it offline, whether it died or
 was stopped. Only offline replicas are replaced, only where a leader runs to copy from, and only where another broker is
@@ -20,18 +20,18 @@ from raylog.core.reassignment.requests import is_moving
 KEY = "auto.heal.after.ms"
 LOOK_EVERY_MS = 1_000
 MOVES_AT_ONCE = 50
-"""Partitions that move at a time, all reasons together, before healing begins another; starting replicas costs CPU."""
+"""Healing begins no move while so many partitions move, for whatever reason: starting replicas costs CPU."""
 
 
 class Healing:
     """Decides which offline replicas are replaced, and on which brokers."""
 
     def __init__(self, moves: Moves) -> None:
-        """Replicas are replaced by ``moves``."""
+        """``moves`` carries out the replacements."""
         self._moves = moves
         self._away_since_ms: dict[BrokerId, int] = {}
         self._begun: dict[TopicPartition, tuple[tuple[BrokerId, ...], tuple[BrokerId, ...]]] = {}
-        """The moves begun here: what they add and remove. A move changed by another request is dropped from here."""
+        """(adding, removing) of the moves begun here; a move that another request changes is dropped."""
         self._next_look_ms = 0
 
     def time_passed(self, decision: ControllerDecision) -> None:
@@ -88,7 +88,10 @@ class Healing:
 def _without(
     state: PartitionState, dead: Collection[BrokerId], nodes: dict[BrokerId, str], load: Counter[BrokerId]
 ) -> tuple[BrokerId, ...]:
-    """Return the replicas with each offline one replaced where possible; new nodes and less loaded brokers first."""
+    """Return the replicas with each offline one replaced, if a broker is free.
+
+    The broker is on the node that has the fewest of the partition's replicas; of equals, the one with the least load.
+    """
     target = list(state.replicas)
     for broker in dead:
         used = Counter(nodes[held] for held in target if held in nodes)

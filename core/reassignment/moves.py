@@ -1,6 +1,6 @@
 """Execution of reassignments in the controller: requests, completion, removal of replicas.
 
-Called by the controller's step, for requests and, once the event itself is handled, for every partition that changed.
+Called by the controller's step: for requests, and after each event for every partition that it changed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Moves:
     """Decides how partitions move to other brokers."""
 
     def __init__(self, liveness: Liveness, wakes: WakeQueue) -> None:
-        """Elections follow ``liveness``; a partition that sleeps enters ``wakes`` and moves once it is awake."""
+        """``liveness`` holds the elections that follow; a sleeping partition enters ``wakes``, and moves once awake."""
         self._liveness = liveness
         self._wakes = wakes
         self._moving: set[TopicPartition] = set()
@@ -81,7 +81,7 @@ class Moves:
     # ------------------------------------------------------------ requests
 
     def alter(self, event: AlterReassignmentsReceived, decision: ControllerDecision) -> None:
-        """Begin and cancel the moves of one request: all or none."""
+        """Begin and cancel the moves of one request, all or none; raises the error of the first impossible one."""
         if event.throttle is not None:
             CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
         seen: set[TopicPartition] = set()
@@ -103,7 +103,7 @@ class Moves:
         decision.reply(event.request, [])
 
     def begin(self, state: PartitionState, target: tuple[BrokerId, ...], decision: ControllerDecision) -> bool:
-        """Begin a move of the controller's own; False when it is not possible at present."""
+        """Begin a move that the controller decides itself; False = it is not possible now, or changes nothing."""
         after = begun(state, target, self._ready(state, decision))
         if after is None or after is state:
             return False
@@ -112,7 +112,7 @@ class Moves:
         return True
 
     def cancel(self, state: PartitionState, decision: ControllerDecision) -> bool:
-        """Cancel a move of the controller's own; False when it is not possible now."""
+        """Cancel a move that the controller decided itself; False = it is not possible now, or changes nothing."""
         after = cancelled(state, self._ready(state, decision))
         if after is None or after is state:
             return False
@@ -194,7 +194,7 @@ class Moves:
     # ------------------------------------------------------------ decisions
 
     def _change(self, before: PartitionState, after: PartitionState, reason: str, decision: ControllerDecision) -> None:
-        """Write the new state, and stop the replicas that it no longer contains; a partition moves awake."""
+        """Write the new state, and stop the replicas that it no longer has; a sleeping partition is woken to move."""
         partition = before.partition
         decision.write(partition_changed(after))
         if is_moving(after):
@@ -206,7 +206,7 @@ class Moves:
             session = decision.sessions.of(ReplicaMember(before.topic_id, partition, broker))
             if broker in after.replicas or session is None or present is None:
                 continue
-            # The replica learns that it was removed, so that it stops leading; its broker stops it permanently.
+            # The state shows the replica that it was removed, so it stops leading; its broker stops it permanently.
             life = Incarnation(session.life)
             decision.after_sync.append(
                 SendPartitionState(cause=decision.cause, session=session.number, incarnation=life, state=present)

@@ -1,9 +1,9 @@
 """How a partition moves to other brokers (KIP-455): the states it goes through. Pure; used by the controller.
 
-While a partition moves, its replicas are the target and, behind it, those that will go; ``adding`` and ``removing``
-name those that come and go. The move is complete when the ISR holds the whole target. Removing a replica always ends
-the leader epoch, with an election or without a leader: a leader that missed the change can then neither commit nor
-credit a later incarnation of that replica with the progress of the earlier one.
+While a partition moves, its replicas are the target, followed by those that will be removed; ``adding`` and
+``removing`` name the new and the leaving ones. The move is complete when the ISR has the whole target. Removing a
+replica always ends the leader epoch, with an election or without a leader: a leader that missed the change can then
+neither commit nor credit a later incarnation of that replica with the progress of the earlier one.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def is_moving(state: PartitionState) -> bool:
 
 
 def begun(state: PartitionState, target: Sequence[BrokerId], ready: Collection[BrokerId]) -> PartitionState | None:
-    """Return the state that begins the move to ``target``; it takes the place of a move that is under way.
+    """Return the state that begins the move to ``target``; it replaces a move that is under way.
 
-    ``ready`` are the replicas that may lead: online and in possession of their logs. None = the ISR would be empty; the
-    same object = no change.
+    ``ready``: the replicas that may lead, which are online and have their logs. None = the ISR would be empty; the same
+    object = no change.
     """
     original = state.original
     adding = tuple(broker for broker in target if broker not in original)
@@ -42,8 +42,8 @@ def completed(
 ) -> PartitionState | None:
     """Return the state without the replicas that were to be removed; None = it is too early.
 
-    The whole target has to be in the ISR, with its logs (``lost`` are members without), and one of its members able to
-    lead. A partition without a leader waits for its election first.
+    The whole target has to be in the ISR and have its logs (``lost``: brokers that lost theirs), and one of its members
+    has to be able to lead. A partition without a leader waits for its election first.
     """
     target = state.target
     if not is_moving(state) or state.leader == NO_LEADER or not set(target) <= set(state.isr) - set(lost):

@@ -1,8 +1,8 @@
 """The time of day by which records are due: the owner's, which neither jumps nor goes back. Pure.
 
-It is the wall clock when the leadership began, and runs on with the monotonic clock. A difference of up to a second is
-made up slowly, in both directions. A greater one is a step: the clock was set, or the machine was suspended. The other
-brokers' clocks decide which clock is right; until they agree with the step it is not followed.
+It starts with the wall clock when the leadership begins, and runs on with the monotonic clock. If the wall clock
+deviates by less than a second, the difference is made up slowly, in both directions. A greater difference is a step:
+the wall clock was set, or the machine was suspended. A step is followed only once most brokers' clocks agree with it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final
 
 STEP_MS: Final = 1_000
-"""Difference from which on the wall clock counts as set."""
+"""A difference of at least so much is a step."""
 SLEW: Final = 20
-"""The clock is made to run faster or slower by at most one part of so many."""
+"""To make up a difference, the clock runs faster or slower by at most ``1/SLEW``."""
 
 
 class OwnerClock:
@@ -31,7 +31,7 @@ class OwnerClock:
         self._looked_ms = monotonic_ms
         self._latest_ms = wall_ms
         self.step_ms = 0
-        """How far the wall clock is from this one, where that is a step; 0 = it is not."""
+        """How far the wall clock is ahead of this one (negative: behind), if that is a step; 0 = it is none."""
 
     def now_ms(self, *, monotonic_ms: int, wall_ms: int) -> int:
         """Return the time."""
@@ -50,7 +50,10 @@ class OwnerClock:
         return self._latest_ms
 
     def confirm(self, agreed_ms: int | None, *, wall_ms: int) -> bool:
-        """Follow the step if the time on which most brokers agree is that of the wall clock; return whether."""
+        """Follow a step if most brokers agree with the wall clock; return whether it was followed.
+
+        ``agreed_ms`` is the time on which they agree (:func:`agreed_ms`), None = they do not.
+        """
         if not self.step_ms or agreed_ms is None or abs(agreed_ms - wall_ms) >= STEP_MS:
             return False
         self._ahead_ms += self.step_ms
@@ -59,9 +62,9 @@ class OwnerClock:
 
 
 def agreed_ms(clocks_ms: Sequence[int], brokers: int) -> int | None:
-    """Return the time on which more than half of so many brokers agree, to a second; None = there is none yet.
+    """Return the time on which more than half of ``brokers`` agree, to a second; None = there is no such time yet.
 
-    The latest of them is given: those before were on their way for longer.
+    Of the clocks that agree, the latest counts: the earlier ones were on their way for longer.
     """
     clocks = sorted(clocks_ms)
     needed = brokers // 2 + 1

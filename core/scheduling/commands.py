@@ -11,11 +11,11 @@ from raylog.core.scheduling.events import Answer, HalvesAnswer, RequestId
 from raylog.core.scheduling.rows import Cancelled, HalvesDecided, Moved
 
 COMMANDS_MAX: Final = 1_000
-"""Requests that one row decides."""
+"""Most requests that one row decides."""
 ROW_BYTES: Final = 1024 * 1024
-"""About how many bytes of requests one row decides, or one request."""
+"""About the most bytes of requests that one row decides. A larger request has a row of its own."""
 _OUTCOME_BYTES: Final = 64
-"""Most bytes of a key with its new time and name, or of a decision besides its names."""
+"""Most bytes of a key with its new time and name, or of a decision without its group and txid."""
 
 CommandRow: TypeAlias = Cancelled | Moved | HalvesDecided
 
@@ -27,7 +27,7 @@ class _Command:
 
     @property
     def size(self) -> int:
-        """How many outcomes are its own."""
+        """How many of the row's outcomes belong to this request."""
         match self.row:
             case Cancelled():
                 return len(self.row.keys)
@@ -38,7 +38,7 @@ class _Command:
 
     @property
     def size_bytes(self) -> int:
-        """About how much of a row it takes."""
+        """About how many bytes of a row it takes."""
         names = 0
         if isinstance(self.row, HalvesDecided):
             names = sum(4 * (len(each.group) + len(each.txid)) for each in self.row.decisions)
@@ -46,7 +46,7 @@ class _Command:
 
 
 class Commands:
-    """The requests, in order; those of one row are answered when it is read."""
+    """The requests, in order; those in a row are answered when the row is read from the log."""
 
     def __init__(self) -> None:
         self._waiting: deque[_Command] = deque()
@@ -57,11 +57,11 @@ class Commands:
         return bool(self._waiting)
 
     def add(self, request: RequestId, row: CommandRow) -> None:
-        """Take a request, as the row that it would be alone."""
+        """Add a request, in the form of the row that would decide it alone."""
         self._waiting.append(_Command(request, row))
 
     def row(self, now_ms: int) -> CommandRow:
-        """Return one row of the first requests, as far as they are of one kind."""
+        """Return one row for the first requests of one kind; there must be one."""
         kind = type(self._waiting[0].row)
         left = ROW_BYTES
         while self._waiting and type(self._waiting[0].row) is kind and len(self._in_row) < COMMANDS_MAX:
@@ -82,7 +82,7 @@ class Commands:
         )
 
     def answers(self, outcomes: Sequence[Any]) -> Iterator[Answer | HalvesAnswer]:
-        """Return the answers to the requests of the row that was read; without outcomes it was none of theirs."""
+        """Return the answers to the requests in the row that was read, which has an outcome for each of their keys."""
         commands, self._in_row = self._in_row, []
         for command in commands:
             mine, outcomes = outcomes[: command.size], outcomes[command.size :]

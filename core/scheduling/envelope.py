@@ -1,4 +1,4 @@
-"""The header by which a delayed record names its target: written by producers, read when it is due. Pure."""
+"""The headers that producers add to delayed records: the envelope, which names the target, and two others. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ SCHEDULED_TOPIC: Final = "__scheduled"
 """The internal topic in which delayed records wait."""
 HEADER: Final = "raylog-schedule"
 SENT_HEADER: Final = "raylog-scheduled-at"
-"""Of a delivered record, where its topic has ``delay.headers.enable``: when it was sent, in milliseconds since 1970."""
+"""Header of a delivered record if its topic has ``delay.headers.enable``: when it was sent, in ms since 1970."""
 BY_KEY: Final = -1
-"""Target partition of a record whose key decides when it is due; without key any partition gets it."""
+"""Target partition of a record whose partition is chosen once it is due: by its key, or any if it has none."""
 _FIELDS: Final = 4
 _DIGITS: Final = {"partition": 10, "sent": 19, "check": 9, "length": 4}
 """Most digits of each number in a header: `int` takes long for thousands of them, and raises above 4,300."""
@@ -25,12 +25,12 @@ TOPIC_MAX: Final = 249
 INTERNAL_PREFIX: Final = "__"
 
 HALF_HEADER: Final = "raylog-half"
-"""Of a record of a half message: which one, and when it is checked first."""
+"""Header of a record that is part of a half message: which one, and when that is first checked (:class:`HalfName`)."""
 
 ID_HEADER: Final = "raylog-schedule-id"
-"""Of a record with a schedule id: this."""
+"""Header with the schedule id of a record that has one."""
 OWN_HEADERS: Final = frozenset({HEADER, HALF_HEADER, ID_HEADER})
-"""Headers that producers add behind those of the record: the last one of a name counts. A delivered record has none."""
+"""Headers that producers add after the record's own; the last one of a name counts. Delivered records have none."""
 SCHEDULE_ID_MAX: Final = 255
 """Longest schedule id, in bytes of UTF-8."""
 _NAME_BYTES: Final = 16
@@ -48,7 +48,7 @@ class Standing(StrEnum):
     HELD = "HELD"
     """It has no decision."""
     NOT_FOUND = "NOT_FOUND"
-    """None of this name is known; or its decision was forgotten."""
+    """No half message of this name is known, or its decision was forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Envelope:
 
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> Envelope:
-        """Return the envelope among a record's headers, the last one; raises InvalidRecord where there is none."""
+        """Return the envelope in a record's headers; raises InvalidRecord if there is none that can be read."""
         value = _last(headers, HEADER)
         if value is not None:
             try:
@@ -74,7 +74,7 @@ class Envelope:
                 number = BY_KEY if partition == str(BY_KEY) else _number(partition, "partition")
                 if 0 < len(topic) <= TOPIC_MAX:
                     return cls(topic, topic_id, number, _number(sent_ms, "sent"))
-            except ValueError:  # it is no text, or a number of it is none
+            except ValueError:  # not UTF-8, or a number is malformed
                 pass
         raise InvalidRecord(f"A delayed record has no header {HEADER!r} that names its target; send it with delay=.")
 
@@ -85,10 +85,10 @@ class Envelope:
 
 
 def shape_of(headers: Iterable[Header] | None) -> bytes | None:
-    """Return topic id and topic of the envelope among a record's headers, without a look at their text.
+    """Return ``topic_id:topic`` of a record's envelope without decoding it; None = only `Envelope.of` can judge it.
 
-    Envelopes of one shape are read alike but for their numbers, which are checked here. None = only `Envelope.of`
-    knows whether it is one. Costs a fraction of it: a leader does this for each record.
+    A leader does this for each record: it costs a fraction of `Envelope.of`. Envelopes of one shape differ in their
+    numbers alone, which are checked here, so it is enough to open one of each shape.
     """
     found: bytes | None = None
     for name, value in headers or ():
@@ -103,7 +103,7 @@ def shape_of(headers: Iterable[Header] | None) -> bytes | None:
 
 
 def is_internal(topic: str) -> bool:
-    """Return whether a topic is Raylog's own, so that no record of a client may get there."""
+    """Return whether a topic is Raylog's own, so that clients' records may not be delivered to it."""
     return topic.startswith(INTERNAL_PREFIX)
 
 
@@ -132,7 +132,7 @@ class HalfName:
 
     @property
     def id(self) -> HalfId:
-        """Return the name alone."""
+        """Group and txid alone."""
         return self.group, self.txid
 
     def header(self) -> Header:
@@ -141,7 +141,7 @@ class HalfName:
 
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> HalfName | None:
-        """Return the name among a record's headers; None = there is none that can be read."""
+        """Return the half message named in a record's headers; None = there is no such header that can be read."""
         value = _last(headers, HALF_HEADER)
         if value is None:
             return None
@@ -150,13 +150,13 @@ class HalfName:
             end = _number(length, "length")
             if len(rest) > end > 0:
                 return cls(rest[:end], rest[end:], _number(after, "check"))
-        except ValueError:  # it is no text, or a number of it is none
+        except ValueError:  # not UTF-8, or a number is malformed
             pass
         return None
 
 
 def name_of(topic_id: str, schedule_id: bytes) -> int:
-    """Return the name under which a schedule id of a topic is known: 128 bits, so that no two have the same."""
+    """Return the name of a schedule id in a topic: a hash, never 0, of 128 bits, so that no two ids share one."""
     return int.from_bytes(blake2b(schedule_id, digest_size=_NAME_BYTES, salt=_salt(topic_id)).digest(), "little") or 1
 
 
@@ -170,7 +170,7 @@ def id_among(headers: Iterable[Header] | None) -> str:
 
 
 def name_among(headers: Iterable[Header] | None) -> int:
-    """Return the name of a stored record; 0 = it has no schedule id."""
+    """Return the name of a stored record's schedule id (:func:`name_of`); 0 = it has none."""
     pairs = list(headers or ())
     found = _last(pairs, ID_HEADER)
     if not found:
@@ -182,5 +182,5 @@ def name_among(headers: Iterable[Header] | None) -> int:
 
 
 def without(headers: Iterable[Header] | None) -> list[Header]:
-    """Return a record's headers without the envelope."""
+    """Return a record's headers without those that the producer added for the scheduler (``OWN_HEADERS``)."""
     return [header for header in headers or () if header[0] not in OWN_HEADERS]

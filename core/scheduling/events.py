@@ -16,11 +16,11 @@ class Trouble(StrEnum):
     """Why a target did not take a batch."""
 
     UNREACHABLE = "unreachable"
-    """It may have it, or get it later: the same batch is sent again."""
+    """The outcome is unknown (the target may have the batch, or get it later): the same batch is sent again."""
     DELETED = "deleted"
     """Its topic does not exist any more."""
     FORGOTTEN = "forgotten"
-    """It does not know the producer's last sequence: it lost records by an unclean election."""
+    """The target does not know the producer's last sequence: it lost records by an unclean leader election."""
     REFUSED = "refused"
     """It will never take this batch."""
 
@@ -47,20 +47,21 @@ class HeldRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataRead:
-    """A committed batch of records of a producer, in log order; ``dues`` has one due time for each offset."""
+    """A committed batch of producers' records, read in log order."""
 
     base_offset: int
     dues: tuple[int, ...]
+    """One due time for each offset. That of a half message's record is ``HELD_MS`` + when it was sent."""
     size_bytes: int
     held: tuple[HeldRecord, ...] = ()
-    """Those of its records that are parts of half messages; other records with such a timestamp are left out."""
+    """The batch's records that are part of half messages. Those whose headers cannot be read are left out."""
     names: tuple[tuple[int, int], ...] = ()
-    """Offsets of its records with schedule ids, and their names."""
+    """Offset and name of each record with a schedule id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowRead:
-    """A committed row of an owner, of this epoch or an earlier one, in log order."""
+    """A committed row of an owner, of this leader epoch or an earlier one, read in log order."""
 
     offset: int
     row: Row
@@ -69,16 +70,16 @@ class RowRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """Everything is read that was in the log when this leadership began: from now on this machine decides."""
+    """All that was in the log when this leadership began has been read: from now on, this machine decides."""
 
     now_ms: int
     producer_id: int
-    """A fresh one, for a partition that has none yet."""
+    """A fresh producer id, for a partition that has none yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick:
-    """Time passed, or the log was read on: something else may be possible now."""
+    """Time passed, or more of the log was read: there may be something to decide now."""
 
     now_ms: int
 
@@ -92,14 +93,14 @@ class Target:
     lane: LaneId
     size_bytes: int
     name: int = 0
-    """That of its schedule id; 0 = it has none."""
+    """The name of its schedule id; 0 = it has none."""
     limit_bytes: int = 0
-    """The most that its topic takes in one batch; 0 = that is not known."""
+    """The most bytes that its topic takes in one batch; 0 = not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """The targets of the first keys of a :class:`Resolve`, at least one; the others are requested again."""
+    """The targets of the first keys of a :class:`Resolve`, at least one; the other keys are requested again."""
 
     now_ms: int
     targets: tuple[Target, ...]
@@ -107,7 +108,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivered:
-    """A target has a batch."""
+    """A target acknowledged a batch."""
 
     now_ms: int
     lane: LaneId
@@ -128,7 +129,7 @@ class NotDelivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CancelReceived:
-    """Request to cancel records; answered with an :class:`Outcome` for each once that is committed."""
+    """Request to cancel records; answered with an :class:`Outcome` for each key once its row is committed."""
 
     now_ms: int
     request: RequestId
@@ -137,19 +138,19 @@ class CancelReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoveReceived:
-    """Request that a record is due at another time; answered as a cancellation is."""
+    """Request to change the due time of a record to ``due_ms``; answered as a cancellation is."""
 
     now_ms: int
     request: RequestId
     key: int
     due_ms: int
     name: int = 0
-    """That of the record's schedule id; 0 = it has none."""
+    """The name of the record's schedule id; 0 = it has none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecideReceived:
-    """Request with decisions about half messages; answered with :class:`HalvesAnswer` once they are committed."""
+    """Decisions about half messages; answered with :class:`HalvesAnswer` once they are committed."""
 
     now_ms: int
     request: RequestId
@@ -158,7 +159,10 @@ class DecideReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A committed batch of records that cannot be opened: it is passed over. Decided by its bytes alone."""
+    """A committed batch of records that cannot be opened, and is skipped.
+
+    That depends on its bytes alone, so that each leader skips the same batches.
+    """
 
     base_offset: int
     records: int
@@ -167,7 +171,7 @@ class Unreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerTaken:
-    """A producer id that no other process has, for a :class:`TakeProducer`."""
+    """The answer to :class:`TakeProducer`: a producer id that no other process has."""
 
     now_ms: int
     producer_id: int
@@ -193,33 +197,33 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Append a row; it comes back as :class:`RowRead`. There is one at a time."""
+    """Append a row; it comes back as :class:`RowRead`. At most one is under way."""
 
     row: Row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolve:
-    """Find the targets and sizes of these records; :class:`Resolved` has to follow. There is one at a time."""
+    """Find the targets and sizes of these records; :class:`Resolved` has to follow. At most one is under way."""
 
     keys: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deliver:
-    """Send a batch to its target; :class:`Delivered` or :class:`NotDelivered` has to follow. One a target."""
+    """Send a batch to its target; :class:`Delivered` or :class:`NotDelivered` has to follow. At most one per target."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeProducer:
-    """Take another producer id; :class:`ProducerTaken` has to follow. There is one at a time."""
+    """Get another producer id; :class:`ProducerTaken` has to follow. At most one is under way."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Answer a request: for each of its keys the outcome, and the key under which the record waits now."""
+    """Answer a request: for each of its keys, the outcome and the key under which the record waits now."""
 
     request: RequestId
     outcomes: tuple[tuple[Outcome, int], ...]
@@ -227,7 +231,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HalvesAnswer:
-    """Answer a request: what stands of each half message, in its order, and for how many records."""
+    """Answer a request: for each of its decisions, in order, the half message's standing and number of records."""
 
     request: RequestId
     standings: tuple[tuple[Standing, int], ...]
@@ -235,7 +239,7 @@ class HalvesAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trim:
-    """Nothing below an offset is needed any more."""
+    """Delete the log below an offset: nothing there is needed any more."""
 
     before_offset: int
 

@@ -1,11 +1,11 @@
 """Half messages: records that are held until their sender, or a checker of its group, has decided about them. Pure.
 
-A half message is named by a group and a txid, and may have several records. Held records are not among what waits for
-its time, so no round can name them before their decision is in the log. The first decision stands; it is remembered,
-so that a repetition is answered as the first was, and a contrary one with what stands.
+A half message is named by a group and a txid, and may have several records. Held records are not among the pending
+ones, so no round can name them before their decision is in the log. The first decision stands. It is remembered: a
+repetition gets the same answer, and a contrary decision is answered with the one that stands.
 
-Where a half message has no decision, members of its group are queried: first at the time that its sender named, then in
-intervals. Only an answer counts as a check. Above a limit none is, and the policy says what happens.
+While a half message has no decision, members of its group are queried: first at the time that its sender named, then at
+intervals. Only an answer counts as a check. After the last allowed check the policy decides what happens.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from raylog.core.scheduling.rows import Decision, HalfState, Verdict
 REMEMBERED_MS: Final = 600_000
 """How long a decision is remembered."""
 REMEMBERED_MAX: Final = 100_000
-"""How many are, at most."""
+"""Most decisions that are remembered."""
 SETTLED_BYTES: Final = 512 * 1024
-"""About how many bytes of decisions the policy makes in one row, or one decision."""
+"""About the most bytes of the policy's decisions in one row. A larger decision has a row of its own."""
 _DECISION_BYTES: Final = 64
 CHECK_INTERVAL_MS: Final = 30_000
 CHECK_LIMIT: Final = 15
@@ -63,7 +63,7 @@ class Half:
     """How many were answered without a decision."""
     offsets: list[int] = field(default_factory=list)
     queried_until_ms: int = 0
-    """Until then a member that was queried may answer; of this leadership."""
+    """Until when the member that was queried may answer (a lease); not in checkpoints."""
 
     @property
     def due_ms(self) -> int:
@@ -73,21 +73,21 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a decision did: what stands now, and the records that are released by it."""
+    """What a decision did: the standing now, and the records that it released or dropped."""
 
     standing: Standing
     records: int = 0
-    """How many it has, or had when it was decided."""
+    """How many records the half message has, or had when it was decided."""
     released: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
     is_dead: bool = False
-    """Whether they are dead letters."""
+    """Whether the released records are dead letters."""
 
 
 class Halves:
     """The half messages of a partition of ``__scheduled``.
 
-    Invariant: an id is in one of ``held`` and ``decided`` at most.
+    Invariant: no id is in both ``held`` and ``decided``.
     """
 
     def __init__(self) -> None:
@@ -95,18 +95,18 @@ class Halves:
         self.policy = HalfPolicy()
         self.held: dict[HalfId, Half] = {}
         self.decided: dict[HalfId, tuple[Standing, int, int]] = {}
-        """What stands of those with a decision, when it was made and for how many records; the oldest first."""
+        """The decided ones, oldest decision first: standing, time of the decision, and number of records."""
         self.worn: dict[HalfId, None] = {}
-        """Those that were checked as often as allowed."""
+        """The held ones that were checked as often as allowed."""
         self._checks: dict[str, list[tuple[int, HalfId]]] = {}
-        """By group, a heap of the times of checks; an entry that is not the half message's own time is void."""
+        """By group, a heap of check times; an entry is void if it is not its half message's present ``due_ms``."""
         self.committed_count = self.rolled_back_count = self.checked_count = 0
         """Since this leadership began."""
 
     # ------------------------------------------------------------ the log
 
     def prepared(self, name: HalfId, offset: int, timestamp_ms: int, check_after_ms: int) -> bool:
-        """Hold a record; False for one that comes after its half message's decision, which was not about it."""
+        """Hold a record; False = its half message is decided already, and the record is dropped."""
         if name in self.decided:
             return False
         at_ms = timestamp_ms - HELD_MS
@@ -118,7 +118,7 @@ class Halves:
         return True
 
     def decide(self, decision: Decision, at_ms: int) -> Decided:
-        """Take a decision of the log."""
+        """Apply a decision from the log."""
         name = (decision.group, decision.txid)
         half = self.held.get(name)
         if half is None:
@@ -141,7 +141,7 @@ class Halves:
 
     def _checked(self, half: Half, decision: Decision) -> None:
         if decision.check != half.checks:
-            return  # a repetition of an answer that was counted
+            return  # a repetition of an answer that is already counted
         half.checks += 1
         half.next_check_ms, half.queried_until_ms = decision.next_check_ms, 0
         self.checked_count += 1
@@ -156,7 +156,7 @@ class Halves:
         return self.decided.get(name, (Standing.NOT_FOUND, 0, 0))[0]
 
     def forget(self, now_ms: int) -> None:
-        """Forget old decisions."""
+        """Forget decisions that are too old or too many."""
         for name, (_, at_ms, _) in list(self.decided.items()):
             if at_ms > now_ms - REMEMBERED_MS and len(self.decided) <= REMEMBERED_MAX:
                 break
@@ -168,7 +168,7 @@ class Halves:
         heapq.heappush(self._checks.setdefault(half.id[0], []), (half.due_ms, half.id))
 
     def next_check_ms(self, group: str) -> int | None:
-        """Return when a member of a group is to be queried; None = about nothing at the moment."""
+        """Return when a member of a group is to be queried next; None = there is nothing to query about."""
         heap = self._checks.get(group, [])
         while heap:
             due_ms, name = heap[0]
@@ -180,7 +180,7 @@ class Halves:
         return None
 
     def query(self, group: str, now_ms: int, limit: int, lease_ms: int) -> list[Half]:
-        """Return what a member of a group is queried now: no other one is, until the lease is over."""
+        """Return the half messages to query a member about; no other one is queried about them for ``lease_ms``."""
         queried: list[Half] = []
         while len(queried) < limit:
             due_ms = self.next_check_ms(group)
@@ -194,7 +194,7 @@ class Halves:
         return queried
 
     def not_queried(self, halves: Iterable[Half]) -> None:
-        """Take a question back that did not reach its member."""
+        """Withdraw a query that did not reach its member."""
         for half in halves:
             half.queried_until_ms = 0
             if half.id in self.held:
@@ -215,7 +215,7 @@ class Halves:
         return tuple(settled)
 
     def follow(self, policy: HalfPolicy) -> None:
-        """Take other settings; with a higher limit, what was checked in vain is checked again."""
+        """Take another policy; if its limit is higher, half messages that were checked in vain are checked again."""
         if policy == self.policy:
             return
         self.policy = policy
@@ -232,7 +232,7 @@ class Halves:
         return (offset for half in self.held.values() for offset in half.offsets)
 
     def oldest_ms(self) -> int | None:
-        """Return when the oldest without decision was prepared; None = there is none."""
+        """Return when the oldest held half message was prepared; None = there is none."""
         return min((half.prepared_ms for half in self.held.values()), default=None)
 
     def state(self) -> tuple[HalfState, ...]:

@@ -1,4 +1,4 @@
-"""The way to one target partition: which batches are on it, and what waits for it. Owned by the machine. Pure."""
+"""The way to one target partition: batches that are under way, and records that wait. Owned by the machine. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from raylog.core.scheduling.events import Trouble
 from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused
 
 OPEN_MAX: Final = 5
-"""Batches that are not noted as delivered: a partition remembers so many of a producer (``storage``), and knows each
-of them again."""
+"""Most batches that are not noted as delivered. A partition remembers so many batches of a producer (``storage``), so
+it recognises each of them if it is sent again."""
 RETRY_FIRST_MS: Final = 20
 RETRY_LAST_MS: Final = 2_000
 UNKNOWN_PARTITION: Final = -1
 SIZES_KEPT: Final = 4_096
-"""Sizes of waiting records that one target has in memory; those of others are read again."""
+"""Most sizes of waiting records in one lane's memory; the others are read again."""
 
 
 class Lane:
@@ -27,8 +27,8 @@ class Lane:
     Invariants:
 
     - ``noted_sequence <= sequence of each batch < next_sequence``, ascending and without a hole.
-    - ``len(batches) <= OPEN_MAX``; before the first batch of an epoch is noted there is no second, because a partition
-      takes any first sequence of a producer that it does not know.
+    - ``len(batches) <= OPEN_MAX``. Before the first batch of an epoch is noted there is no second, because a partition
+      accepts any sequence as the first one of a producer that it does not know.
     - ``sum(parts) <= len(waiting)``; no part is 0.
     """
 
@@ -51,7 +51,7 @@ class Lane:
     )
 
     def __init__(self, topic: str, lane: LaneId, epoch: int = 0) -> None:
-        """Nothing was sent yet in this epoch."""
+        """Begin an epoch in which nothing was sent."""
         self.topic = topic
         self.id = lane
         self.epoch = epoch
@@ -65,14 +65,14 @@ class Lane:
         self.waiting: deque[int] = deque()
         """Keys that are due and in no batch."""
         self.parts: deque[int] = deque()
-        """How many of the first that wait make up the next batches: they were in batches before, which were refused,
-        or stood behind one that was."""
+        """How many of the first waiting keys each of the next batches has: halves of refused batches, and batches that
+        stood behind one."""
         self.sizes: dict[int, int] = {}
-        """How large some of those that wait are, as this leader knows."""
+        """Bytes of the waiting records, as far as this leader knows them."""
         self.limit_bytes = 0
-        """The most that the target's topic takes in one batch, as this leader knows; 0 = it does not."""
+        """The most bytes that the target's topic takes in one batch; 0 = not known to this leader."""
         self.trouble: Trouble | None = None
-        """Why the target did not take the batch, where a row has to decide what comes of it."""
+        """Why the target did not take the batch, if a row has to decide what becomes of it."""
         self.sending: int | None = None
         """Base sequence of the batch that is under way."""
         self.retry_at_ms = 0
@@ -80,14 +80,14 @@ class Lane:
 
     @property
     def has_room(self) -> bool:
-        """Whether another batch may be decided."""
+        """Whether a round may open another batch."""
         if self.id[1] == UNKNOWN_PARTITION or len(self.batches) >= OPEN_MAX:
             return False
         return self.next_sequence == 0 or self.noted_sequence > 0
 
     @property
     def has_unsent(self) -> bool:
-        """Whether there is a batch to send when its pause is over."""
+        """Whether there is a batch to send, now or after the backoff."""
         is_held = self.sending is not None or self.trouble is not None
         return bool(self.batches) and not is_held and self.next_sequence > self.delivered_sequence
 
@@ -97,10 +97,10 @@ class Lane:
         return not self.batches and not self.waiting
 
     def no_longer_waits(self, keys: Iterable[int]) -> set[int]:
-        """Remove keys from what waits; returns those that did."""
+        """Remove keys from ``waiting``; return those that were in it."""
         wanted = set(keys)
         left = wanted.intersection(islice(self.waiting, len(wanted)))
-        if len(left) < len(wanted):  # not only the first of them
+        if len(left) < len(wanted):  # not all of them are at the front
             left = wanted.intersection(self.waiting)
         if not left:
             return left
@@ -118,7 +118,7 @@ class Lane:
         return left
 
     def parked(self, keys: Iterable[int], sizes: Mapping[int, int], limit_bytes: int) -> None:
-        """Have keys wait behind the others; ``sizes`` and ``limit_bytes`` (the target's): as far as they are known."""
+        """Add keys to the end of ``waiting``; ``sizes`` has those that are known, ``limit_bytes`` is 0 if not known."""
         self.limit_bytes = limit_bytes or self.limit_bytes
         for key in keys:
             self.waiting.append(key)
@@ -126,13 +126,16 @@ class Lane:
                 self.sizes[key] = sizes[key]
 
     def measured(self, key: int, size_bytes: int) -> None:
-        """Note how large one of those that wait is."""
+        """Note the size of a waiting record."""
         if len(self.sizes) >= 2 * SIZES_KEPT:
-            self.sizes.clear()  # of those that are needed they are read again
+            self.sizes.clear()  # those that are needed are read again
         self.sizes[key] = size_bytes
 
     def unsized(self, most: int, limit_bytes: int) -> list[int]:
-        """Return those of the next batch, of so many records and bytes at most, whose sizes have to be read."""
+        """Return the keys of the next batch whose sizes have to be read.
+
+        The batch has at most ``most`` records and ``limit_bytes``.
+        """
         if not self.has_room or self.parts:
             return []
         found: list[int] = []
@@ -148,7 +151,7 @@ class Lane:
         return found
 
     def opened(self, batch: Batch) -> bool:
-        """Take a batch of a committed round; False for one that was decided again without effect."""
+        """Take a batch of a committed round; False = it is of another epoch or was opened before, and has no effect."""
         if batch.epoch != self.epoch or batch.base_sequence < self.next_sequence:
             return False
         require(batch.base_sequence == self.next_sequence, "sequences of a target have no hole")
@@ -167,7 +170,7 @@ class Lane:
         return None
 
     def answered(self, now_ms: int, *, is_delivered: bool) -> None:
-        """Note what became of the batch under way."""
+        """Note whether the target took the batch under way; if not, the next attempt waits (exponential backoff)."""
         base, self.sending = self.sending, None
         if not is_delivered:
             self.retry_at_ms, self.retry_ms = now_ms + self.retry_ms, min(2 * self.retry_ms, RETRY_LAST_MS)
@@ -178,13 +181,13 @@ class Lane:
 
     @property
     def note_due(self) -> Noted | None:
-        """What the next row may note."""
+        """What the next round may note; None = nothing new was delivered."""
         if self.delivered_sequence > self.noted_sequence:
             return Noted(self.id, self.epoch, self.delivered_sequence)
         return None
 
     def noted(self, note: Noted) -> Iterable[int]:
-        """Take a note of the log; returns the keys that leave the lane."""
+        """Apply a note from the log; return the keys that leave the lane."""
         if note.epoch != self.epoch:
             return ()
         left: list[int] = []
@@ -199,9 +202,9 @@ class Lane:
         return [key for batch in self.batches if batch.base_sequence < sequence for key in batch.keys]
 
     def rebase(self, epoch: int, delivered: int, without: int = -1) -> Iterable[int]:
-        """Begin an epoch: the batches that were not delivered are numbered again.
+        """Begin an epoch: the batches that were not delivered get new sequences.
 
-        Returns the keys of the batch with the base sequence ``without``, which is left out.
+        The batch with the base sequence ``without`` is left out; its keys are returned.
         """
         kept = [batch for batch in self.batches if batch.base_sequence >= delivered]
         left_out = next((batch.keys for batch in self.batches if batch.base_sequence == without), ())
@@ -210,9 +213,9 @@ class Lane:
         return left_out
 
     def halve(self, row: Refused) -> tuple[int, ...]:
-        """Begin an epoch in which the halves of a refused batch come first, and what stood behind it after them.
+        """Begin an epoch in which the halves of a refused batch come first, then the batches that stood behind it.
 
-        Returns the key of a batch of one record, which is left out: it is the one to blame.
+        A refused batch of one record has no halves: it is left out, and its key is returned as the one to blame.
         """
         parts: list[tuple[int, ...]] = []
         blamed: tuple[int, ...] = ()
@@ -226,7 +229,7 @@ class Lane:
             elif batch.base_sequence >= row.delivered_sequence:
                 parts.append(batch.keys)
         self._begin(row.epoch)
-        self.retry_at_ms, self.retry_ms = 0, RETRY_FIRST_MS  # it is no repetition
+        self.retry_at_ms, self.retry_ms = 0, RETRY_FIRST_MS  # another batch comes next: it needs no backoff
         self._wait_first(parts)
         return blamed
 
@@ -237,9 +240,9 @@ class Lane:
         self.sending = self.trouble = None
 
     def _wait_first(self, parts: list[tuple[int, ...]]) -> None:
-        """Open the first of these batches, and have the others wait in front of what waits already.
+        """Open the first of these batches, and put the keys of the others in front of ``waiting``.
 
-        There is one at first, as in every epoch.
+        Only one is opened: in every epoch the first batch goes alone.
         """
         for keys in reversed(parts[1:]):
             self.waiting.extendleft(reversed(keys))

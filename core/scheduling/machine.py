@@ -1,8 +1,8 @@
 """The scheduler as a state machine: one partition of ``__scheduled``, at its leader. Pure.
 
-The log decides. What producers and owners appended is read back in log order, and only that changes what waits and what
-is sent; a new leader that reads the same log comes to the same state. So an append of unknown outcome does no harm, and
-a row of a deposed leader either is in the log, then all see it at its place, or it is nowhere (ADR 0056).
+The log decides. What producers and owners appended is read back in log order, and nothing else changes what waits and
+what is sent: a new leader that reads the same log comes to the same state. So an append of unknown outcome is harmless.
+A row of a deposed leader is either in the log, where each leader reads it at the same place, or nowhere (ADR 0056).
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ from raylog.core.scheduling.state import EPOCHS, NO_PRODUCER
 from raylog.core.scheduling.state import SchedulerSettings as SchedulerSettings
 
 MOVES_REMEMBERED: Final = 100_000
+"""Most keys in ``moved``."""
 PartT = TypeVar("PartT", Batch, Parked)
 
 
@@ -108,7 +109,7 @@ class SchedulerMachine(SchedulerRounds):
         return out
 
     def next_due_ms(self) -> int | None:
-        """Return when a :class:`Tick` has something to do, if nothing else happens; None = not by itself."""
+        """Return when a :class:`Tick` has something to do if no other event comes first; None = never."""
         if not self._is_loaded or self._appending is not None or self._resolving:
             return None
         moments = [self.pending.next_due_ms(), self._note_at_ms]
@@ -175,7 +176,7 @@ class SchedulerMachine(SchedulerRounds):
         self._bytes_since += event.size_bytes
         self._rows_since += 1
         self.read_end = event.offset + 1
-        if isinstance(row, CheckpointPart):  # the others follow, and nothing is decided before the last
+        if isinstance(row, CheckpointPart):  # its checkpoint is being appended until CheckpointEnd is read
             self._checkpoint_bytes = event.size_bytes + (self._checkpoint_bytes if row.index else 0)
             return
         outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
@@ -224,7 +225,7 @@ class SchedulerMachine(SchedulerRounds):
             keys += self._leave(lane, parked.keys)
             lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))
             self.names.parked(parked.keys, parked.names)
-        if not self._is_loaded:  # this owner took them from their order before
+        if not self._is_loaded:  # in a replay; a live owner took them when it began the round
             for key in sorted(keys):
                 self.pending.taken(key)
         self._taken.clear()
@@ -245,7 +246,7 @@ class SchedulerMachine(SchedulerRounds):
             self._left(offset_of(key))
 
     def _uncancelled(self, part: PartT) -> PartT:
-        """Return what a round decides about the records that were not replaced while its row was on the way."""
+        """Return a part of a round without the records that were replaced while its row was on the way."""
         cut = self.pending.cut
         if cut.isdisjoint(part.keys):
             return part
@@ -256,7 +257,7 @@ class SchedulerMachine(SchedulerRounds):
         return replace(part, keys=keys)
 
     def _leave(self, lane: Lane, keys: Sequence[int]) -> list[int]:
-        """Take keys out of what waits for a lane, or for metadata; returns the others, which come from their order."""
+        """Remove keys that wait in a lane, or for metadata; return the others, which come from the pending ones."""
         waited: set[int] = set()
         for each in self.lanes.values():
             if each.waiting and (each is lane or each.id[1] == UNKNOWN_PARTITION):
@@ -284,7 +285,7 @@ class SchedulerMachine(SchedulerRounds):
             if lane.waiting and lane.no_longer_waits((key,)):
                 self.pending.cut.add(key)
                 return Outcome.DONE
-        if key in self._taken:  # the log does not know yet that it was taken: so it was not
+        if key in self._taken:  # its round is not in the log yet, so the cancellation comes first
             self._taken.remove(key)
             self.pending.cut.add(key)
             return Outcome.DONE
@@ -380,11 +381,11 @@ class SchedulerMachine(SchedulerRounds):
         if lane is None or lane.epoch != event.epoch or lane.sending != event.base_sequence:
             return
         lane.answered(event.now_ms, is_delivered=False)
-        if event.trouble is not Trouble.UNREACHABLE:  # then the same is sent again
+        if event.trouble is not Trouble.UNREACHABLE:  # if it is, the same batch is sent again
             lane.trouble = event.trouble
 
     def _settle(self, lane: Lane, out: Outbox[Effect]) -> bool:
-        """Append the row that says what comes of a batch which its target did not take; False = not yet."""
+        """Append the row that decides what becomes of a batch that its target did not take; False = not yet."""
         delivered, epoch = lane.delivered_sequence, lane.epoch + 1
         if lane.trouble is Trouble.DELETED:
             self._append(LaneLost(lane.id, delivered), out)
@@ -392,12 +393,12 @@ class SchedulerMachine(SchedulerRounds):
             return self._next_producer(out)
         elif lane.trouble is Trouble.FORGOTTEN:
             self._append(Rebased(lane.id, epoch, delivered), out)
-        else:
+        else:  # batches are sent in order: the refused one begins where the delivered ones end
             self._append(Refused(lane.id, epoch, delivered, delivered), out)
         return True
 
     def _next_producer(self, out: Outbox[Effect]) -> bool:
-        """Go on with another producer id: a target used up the epochs of the last one."""
+        """Go on with another producer id: a target used up the epochs of the last one. False = it is not here yet."""
         if self._spare_producer != NO_PRODUCER:
             self._append(Identity(self._spare_producer), out)
             self._spare_producer = NO_PRODUCER
@@ -435,7 +436,7 @@ class SchedulerMachine(SchedulerRounds):
             self._tidy(now_ms, out)
 
     def _tidy(self, now_ms: int, out: Outbox[Effect]) -> None:
-        """Seal a run or write a checkpoint, if one is due."""
+        """Seal a run, write a checkpoint, or free space: the first of these that is due."""
         settings = self.settings
         self.pending.drop_exhausted()
         if self.pending.fresh_count >= settings.seal_keys:
@@ -443,7 +444,7 @@ class SchedulerMachine(SchedulerRounds):
             if len(keys) >= settings.seal_keys // 2:
                 self._append(sealed(keys, self.names.of_keys), out)
                 return
-        # One that is large is written again only after as much of other rows.
+        # A large checkpoint is written again only after as many bytes of log: its own cost stays below half.
         is_long = (
             self._bytes_since >= max(settings.checkpoint_bytes, self._checkpoint_bytes)
             or self._rows_since >= settings.checkpoint_rows
@@ -456,7 +457,7 @@ class SchedulerMachine(SchedulerRounds):
         self._free_space(now_ms, out)
 
     def _free_space(self, now_ms: int, out: Outbox[Effect]) -> None:
-        """Take one step towards the beginning of the log moving on, if it is too long."""
+        """Take one step towards deleting the beginning of the log, if the log is too long."""
         if now_ms < self._space_at_ms:
             return
         if self.mover.end is None:

@@ -1,7 +1,7 @@
-"""The records that wait, in the order in which they are due: fresh ones in a heap, the others in runs. Pure.
+"""The waiting records, in the order in which they are due: fresh keys in a heap, the others in runs. Pure.
 
 Memory is bounded whatever is due when: fresh keys are sealed into runs, and each run costs its directory and one block.
-What is cancelled leaves a tombstone, which is sealed as keys are; both vanish where they come to the front together.
+A cancelled key leaves a tombstone, which is sealed like a key; the two vanish when they come to the front together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from raylog.core.scheduling.keys import TOMBSTONE, due_of, first_after, key_of, 
 from raylog.core.scheduling.runs import Cursor, ReadBlock, Run, is_tombstone
 
 REMEMBERED_MS: Final = 600_000
-"""How long after its due time a cancellation is remembered, for later requests."""
+"""How long after the due time a cancellation is remembered, to answer later requests."""
 
 
 class Pending:
@@ -22,9 +22,9 @@ class Pending:
 
     Invariants:
 
-    - A key of a run is pending if and only if it is greater than ``frontier`` and has no tombstone, be it in ``cut`` or
-      in a run: keys are taken from runs in their order alone.
-    - ``min(due of a sealed key) > due of frontier`` when it is sealed, so a later run holds nothing that is behind it.
+    - A key in a run is pending if and only if it is greater than ``frontier`` and has no tombstone, be it in ``cut`` or
+      in a run: keys are taken from runs in order only.
+    - ``due of a sealed key > due of frontier`` when it is sealed, so a new run holds no key that was already passed.
     """
 
     def __init__(self, read: ReadBlock) -> None:
@@ -41,9 +41,9 @@ class Pending:
         self._cursors: list[tuple[int, int, Cursor]] = []
         """A heap of their cursors, by the keys under them."""
         self._exhausted: list[int] = []
-        """Runs whose last key was taken: they are kept until that is in the log."""
+        """Runs whose last key was taken: they are kept until the round that takes it is in the log."""
         self.count = 0
-        """How many records wait."""
+        """Number of waiting records."""
 
     @property
     def fresh(self) -> Iterable[int]:
@@ -52,13 +52,13 @@ class Pending:
 
     @property
     def fresh_count(self) -> int:
-        """How many keys and tombstones are in no run."""
+        """Number of keys and tombstones that are in no run."""
         return len(self._fresh) + len(self.cut)
 
     # ------------------------------------------------------------ what comes and goes
 
     def add(self, keys: Iterable[int]) -> None:
-        """Let records wait that did not."""
+        """Add records that do not wait yet."""
         for key in keys:
             if key not in self._fresh:
                 self._fresh.add(key)
@@ -66,7 +66,7 @@ class Pending:
                 self.count += 1
 
     def holds(self, key: int) -> bool:
-        """Return whether a record waits. Costs a block of each run that may hold it."""
+        """Return whether a record waits. Reads one block of each run that may hold it."""
         if key in self._fresh:
             return True
         return key > self.frontier and not self.was_cancelled(key) and self._is_in_a_run(key)
@@ -84,13 +84,13 @@ class Pending:
         return any(run.holds(key, self._read) for run in runs)
 
     def cancel(self, key: int) -> None:
-        """Let a record that waits wait no more: it is cancelled, or goes on under another key."""
+        """Remove a waiting record: it is cancelled, or goes on under another key."""
         self._fresh.discard(key)
         self.cut.add(key)
         self.count -= 1
 
     def taken(self, key: int) -> None:
-        """Note that a record was taken; by this leader, or by one before whose log is replayed."""
+        """Note that a record was taken by an earlier leader, whose log is replayed."""
         if key in self._fresh:
             self._fresh.remove(key)
         elif key > self.frontier:
@@ -100,27 +100,24 @@ class Pending:
         self.count -= 1
 
     def forget_cancelled(self, now_ms: int) -> list[int]:
-        """Forget the cancellations of what would have been due long ago, and cannot come to the front any more.
-
-        Returns their keys.
-        """
+        """Forget cancellations of keys that were due long ago and cannot come to the front again; return the keys."""
         end = min([first_after(now_ms - REMEMBERED_MS), *(head for head, _, _ in self._cursors[:1])])
         forgotten = [key for key in self.cut if key < end]
         self.cut.difference_update(forgotten)
         return forgotten
 
     def free_key(self, due_ms: int, offset: int) -> int:
-        """Return a key for a record whose due time changes: the next one that no tombstone is known of."""
+        """Return a new key for a record whose due time changes: the first from ``due_ms`` on that has no tombstone."""
         while self.was_cancelled(key_of(due_ms, offset)):
             due_ms += 1
         return key_of(due_ms, offset)
 
     def at(self, due_ms: int) -> list[int]:
-        """Return the keys that wait for one millisecond."""
+        """Return the waiting keys that are due in a given millisecond."""
         return self.between(key_of(due_ms, 0), first_after(due_ms), 1 << 30)
 
     def between(self, low: int, high: int, limit: int) -> list[int]:
-        """Return the first keys in ``[low, high)`` that wait, in order, without taking them."""
+        """Return the first ``limit`` waiting keys in ``[low, high)``, in order, without taking them."""
         sources = [sorted(key for key in self._fresh if low <= key < high)]
         behind = max(low, self.frontier + 1)
         sources.extend(list(run.keys_between(behind, high, self._read)) for run in self.runs.values())
@@ -138,7 +135,7 @@ class Pending:
     # ------------------------------------------------------------ the order
 
     def add_run(self, run: Run) -> list[int]:
-        """Note a run of the log: its keys are fresh no more. Returns them, and those whose tombstones it has."""
+        """Take a run read from the log: its keys are no longer fresh. Return them, and those its tombstones cancel."""
         if run.offset in self.runs:
             return []
         self.runs[run.offset] = run
@@ -151,10 +148,10 @@ class Pending:
         return keys + cut
 
     def replace_run(self, before: int, run: Run) -> None:
-        """Note that a run stands in another place of the log, too: the one before is not needed."""
+        """Go on with a copy of the run at ``before``, which is not needed any more."""
         if before not in self.runs:
             return
-        # At its place among the others: the order of runs is that in which they were sealed.
+        # The copy takes the run's place among the others: they are in the order in which they were sealed.
         runs = (run if at == before else each for at, each in self.runs.items())
         self.runs = {each.offset: each for each in runs}
         self._cursors = [entry for entry in self._cursors if entry[1] != before]
@@ -172,13 +169,13 @@ class Pending:
         """Begin with what a checkpoint holds."""
         self.frontier, self.cut, self._fresh = frontier, set(cut), set(fresh)
         self._heap = sorted(self._fresh)
-        for run in runs:  # each is opened when its directory was read: its reader has it at hand
+        for run in runs:  # opened one by one as the directories are read, while the reader still has the bytes
             self.runs[run.offset] = run
             self._open(run)
         self.count = count
 
     def align(self) -> None:
-        """Put the cursors of all runs behind the frontier, after a replay that has moved it."""
+        """Move the cursors of all runs behind the frontier, after a replay that has moved the frontier."""
         cursors, self._cursors = self._cursors, []
         for _, offset, cursor in cursors:
             cursor.pass_to(self.frontier)
@@ -195,7 +192,7 @@ class Pending:
             heapq.heappush(self._cursors, (cursor.head, run.offset, cursor))
 
     def next_due_ms(self) -> int | None:
-        """Return when the next record is due; None = none waits. It may have been cancelled."""
+        """Return when the next record is due, even if that was cancelled; None = none waits."""
         self._drop_left()
         heads = self._heap[:1] + [head for head, _, _ in self._cursors[:1]]
         return due_of(min(heads)) if heads else None
@@ -247,7 +244,7 @@ class Pending:
             heapq.heapreplace(self._cursors, (cursor.head, offset, cursor))
 
     def drop_exhausted(self) -> None:
-        """Forget the runs whose last key was taken: the log says so."""
+        """Forget the runs whose last key was taken, now that the log says so."""
         for offset in self._exhausted:
             self.runs.pop(offset, None)
         self._exhausted.clear()
@@ -257,8 +254,7 @@ class Pending:
     def to_seal(self, due_after_ms: int, limit: int) -> list[int]:
         """Return what the next run may hold, sorted: keys and tombstones that are due later than a time.
 
-        They are due later than the frontier too, and so many at most; the latest are first chosen, because the
-        others leave soon.
+        They are due later than the frontier, too. At most ``limit`` are returned, the latest: the others leave soon.
         """
         first = first_after(max(due_after_ms, due_of(self.frontier) if self.frontier >= 0 else 0))
         keys = [key for key in self._fresh if key >= first]

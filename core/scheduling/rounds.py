@@ -1,4 +1,4 @@
-"""What a round takes: records to resolve, and one batch for each target, in order, as far as it has room. Pure."""
+"""How rounds are made: which records are resolved, and one batch for each target that has room, in order. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from raylog.core.scheduling.rows import Batch, LaneId, Noted, Parked, Round, Row
 from raylog.core.scheduling.state import SchedulerState
 
 BATCH_HEAD_BYTES: Final = 256
-"""Room for what a batch has besides its records."""
+"""Room for a batch's header and other bytes besides its records."""
 
 
 def compose(
@@ -25,10 +25,10 @@ def compose(
     batch_keys: int,
     batch_bytes: int,
 ) -> tuple[list[Batch], list[Parked]]:
-    """Return the batches of what is resolved and what waits for its target, and what has to wait.
+    """Return the batches, of resolved records and of those that wait in lanes, and the resolved records that must wait.
 
-    A batch ends in front of a record whose size is not known, and is not longer than ``batch_bytes`` and what its
-    target takes, unless it has one record. Records in ``alone`` get a batch of their own.
+    A batch ends in front of a record whose size is not known. It is not longer than ``batch_bytes`` and its target's
+    limit, unless it has one record. Records in ``alone`` get a batch of their own.
     """
     batches: list[Batch] = []
     parked: list[Parked] = []
@@ -47,14 +47,14 @@ def compose(
             batches.append(Batch(topic, lane_id, lane.epoch, lane.next_sequence, tuple(chosen)))
         taken = set(chosen)
         if left := tuple(target.key for target in fresh if target.key not in taken):
-            # One whose batch was refused counts as delivered: its name may have another record by now.
+            # A record whose batch was refused counts as delivered: its name may belong to another record by now.
             names = {target.key: target.name for target in new if target.name and target.key not in alone}
             parked.append(Parked(topic, lane_id, left, tuple(names.get(key, 0) for key in left) if names else ()))
     return batches, parked
 
 
 def limit_of(lane: Lane, batch_bytes: int, stated_bytes: int = 0) -> int:
-    """Return how many bytes of records a batch for a target may have; ``stated_bytes``: its limit, if it is known."""
+    """Return how many bytes of records a batch may have; ``stated_bytes``: the target's limit, 0 = use the lane's."""
     target_bytes = stated_bytes or lane.limit_bytes
     return min(batch_bytes, target_bytes - BATCH_HEAD_BYTES) if target_bytes else batch_bytes
 
@@ -82,15 +82,15 @@ def _chosen(
 
 
 class SchedulerRounds(SchedulerState):
-    """The state, and what takes records out of their order."""
+    """The state, and the making of rounds."""
 
     def _take(self, now_ms: int) -> tuple[int, ...]:
-        """Return the records to resolve next: some that wait, and some that are due."""
+        """Return the keys to resolve next: some that wait in lanes, and some of the pending ones that are due."""
         keys: list[int] = []
-        room = self.settings.round_keys - self.settings.round_keys // 4  # what waits does not hold up what is due
+        room = self.settings.round_keys - self.settings.round_keys // 4  # a quarter is left for keys that become due
         for lane_id in [*self.lanes]:
             lane = self.lanes.pop(lane_id)
-            self.lanes[lane_id] = lane  # in turn
+            self.lanes[lane_id] = lane  # to the end of the order: lanes take turns
             if len(keys) >= room:
                 break
             for key in lane.unsized(
@@ -130,7 +130,7 @@ class SchedulerRounds(SchedulerState):
         self._round_of(placed, event.now_ms, out)
 
     def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:
-        """Append a round of what is resolved and what waits; False where there is nothing to decide."""
+        """Append a round of resolved and waiting records, with notes; False = there is nothing to append."""
         batches, parked = compose(
             self.lanes,
             targets,
@@ -145,7 +145,7 @@ class SchedulerRounds(SchedulerState):
         return True
 
     def _notes(self, now_ms: int, *, has_round: bool) -> tuple[Noted, ...]:
-        """Return what is to be noted now: with a round, when it is time, or when a target waits for its first note."""
+        """Return the notes to write now: in a round with batches, when time is up, or if a full lane needs one."""
         is_time = has_round or (self._note_at_ms is not None and now_ms >= self._note_at_ms)
         holds_up = any(lane.waiting and not lane.has_room and lane.note_due for lane in self.lanes.values())
         if not (is_time or holds_up):
@@ -154,7 +154,7 @@ class SchedulerRounds(SchedulerState):
         return tuple(note for lane in self.lanes.values() if (note := lane.note_due) is not None)
 
     def _again(self, keys: Iterable[int]) -> None:
-        """Let records that were taken be due once more."""
+        """Put records that were taken back among the pending ones."""
         self.pending.add(keys)
 
     def _append(self, row: Row, out: Outbox[Effect]) -> None:

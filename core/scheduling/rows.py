@@ -1,7 +1,7 @@
 """The rows that the owner of a partition of ``__scheduled`` writes beside the records, as wire lists. Pure.
 
-Each is one record without producer id, and so differs from the records of producers. Its first field is its kind; a
-kind that this release does not know ends the replay, because what it decided would be missing.
+Each row is one record without a producer id: that distinguishes it from the producers' records. Its first field is its
+kind. A kind that this release does not know ends the replay, because the state would lack what the row decided.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raylog.core.scheduling.runs import NO_CHECK, RunFacts, encode_run, page_sum
 
 Wire = list[Any]
 LaneId = tuple[str, int]
-"""Topic id and partition of a target; partition -1: the topic is known, its partitions were not when it was due."""
+"""Topic id and partition of a target; partition -1: the topic's partitions were not known when the record was due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A producer id under which this partition delivers; the next one follows when a target used up its epochs."""
+    """A producer id under which this partition delivers; the next one follows when a target has used up all epochs."""
 
     producer_id: int
 
@@ -51,7 +51,7 @@ class Parked:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A target has everything below a sequence."""
+    """A target has everything below a sequence in a lane's epoch."""
 
     lane: LaneId
     epoch: int
@@ -60,7 +60,7 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A decision what is delivered; only what a committed round names is sent."""
+    """A decision on what is delivered: only what a committed round names is sent."""
 
     batches: tuple[Batch, ...] = ()
     parked: tuple[Parked, ...] = ()
@@ -69,14 +69,14 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """Records that are not delivered, as far as they wait at this place of the log."""
+    """Records to cancel, if they still wait at this point of the log."""
 
     keys: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Records that are due at another time."""
+    """Records whose due time changes, if they still wait at this point of the log."""
 
     moves: tuple[tuple[int, int], ...]
     """Key, and the new due time."""
@@ -86,10 +86,10 @@ class Moved:
 
 @dataclass(frozen=True, slots=True)
 class LaneLost:
-    """A target does not exist any more: what was on the way to it is decided again.
+    """A target does not exist any more: the records on the way to it are decided again.
 
-    What a deposed owner had delivered and not noted may be among that: then it is a dead letter of a record that was
-    delivered to a topic before its deletion.
+    They may include records that a deposed owner had delivered without noting it. Those become dead letters although
+    the topic had them before its deletion.
     """
 
     lane: LaneId
@@ -106,8 +106,8 @@ class Rebased:
     delivered_sequence: int
     """The target had everything below, in the epoch before."""
     refused_sequence: int = -1
-    """In logs of earlier releases, base sequence of a batch that it refuses, whose records were decided again one by
-    one; -1 = none."""
+    """In logs of earlier releases: base sequence of a batch that the target refused, whose records were decided again
+    one by one; -1 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,66 +122,66 @@ class Refused:
     delivered_sequence: int
     """The target had everything below, in the epoch before."""
     refused_sequence: int
-    """Base sequence of the batch."""
+    """Base sequence of the refused batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWritten:
-    """A run, in the value of the record."""
+    """A run; its bytes are the value of the record."""
 
     facts: RunFacts
     data: bytes = field(repr=False, default=b"")
     replaces: int = -1
-    """Offset of the same run farther in front, which is not needed any more; -1 = it is a new one."""
+    """Offset of an older copy of this run, which is not needed any more; -1 = the run is new."""
 
 
 def sealed(keys: Sequence[int], names: Mapping[int, int]) -> RunWritten:
-    """Return the run of some keys, which are sorted; ``names``: those of the keys that have one."""
+    """Return the row of a run of sorted keys; ``names``: name by key, for those that have one."""
     data = encode_run(keys, names)
     return RunWritten(replace(RunFacts.of(keys, names), check=crc32(page_sums(data))), data)
 
 
 def sums_of(wire: Sequence[Any]) -> bytes:
-    """Return the sums of the pages of the run that a row has, as it is stored; empty where it has none."""
+    """Return the page checksums in a stored run row; empty for other rows, and for runs of earlier releases."""
     return bytes(wire[7]) if len(wire) > 7 and wire[0] == _RUN else b""
 
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """Records stand behind this row, in its batch, once more; their old places are not needed any more.
+    """Copies of records, which follow this row in its batch; their old places are not needed any more.
 
-    A record keeps its offset as its name: ``offsets`` are where the records were first, ascending.
+    A record keeps its first offset as its identity: ``offsets`` are these, ascending.
     """
 
     offsets: tuple[int, ...]
     upto: int
-    """Of what is treated, everything below this first offset that is needed is here."""
+    """How far the copying got: of what it is copied from, every needed record with a lower first offset is here."""
     replaces: tuple[int, ...] = ()
-    """Offsets of the rows like this that are treated; empty: the records at their first places are."""
+    """Offsets of the older rows with copies that it is copied from; empty: from the records' first places."""
 
 
 class Verdict(StrEnum):
-    """What is stated about a half message."""
+    """What a sender, a checker or the policy states about a half message."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     UNKNOWN = "UNKNOWN"
     """It was checked, and is not decided yet."""
     DEAD_LETTER = "DEAD_LETTER"
-    """It was checked in vain too often: rolled back, and its records are dead letters."""
+    """It was checked in vain as often as allowed: it is rolled back, and its records become dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What is stated about one half message; it counts if it has no decision before."""
+    """What is stated about one half message; it has no effect on one that is already decided."""
 
     group: str
     txid: str
     verdict: Verdict
     check: int = -1
-    """Of UNKNOWN: how many checks had been answered when this one was queried; else it is a repetition."""
+    """With UNKNOWN: how many checks had been answered before this one. If more have been, it is a repetition."""
     next_check_ms: int = 0
-    """Of UNKNOWN: when it is checked again."""
+    """With UNKNOWN: when the half message is checked again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ class HalvesDecided:
 
 @dataclass(frozen=True, slots=True)
 class HalfState:
-    """A half message in a checkpoint: a held one, or with ``standing`` what was decided, at ``at_ms``."""
+    """A half message in a checkpoint: held, or decided if it has a ``standing``."""
 
     group: str
     txid: str
@@ -205,7 +205,7 @@ class HalfState:
     offsets: tuple[int, ...]
     standing: str = ""
     records: int = 0
-    """Of a decided one: how many it had."""
+    """Of a decided one: how many records it had."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class LaneState:
     batches: tuple[Batch, ...] = ()
     waiting: tuple[int, ...] = ()
     parts: tuple[int, ...] = ()
-    """How many of the first that wait make up the next batches."""
+    """How many of the first waiting keys each of the next batches has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,11 +228,11 @@ class SpaceState:
     """Where the bytes of the log are, in a checkpoint."""
 
     native_from: int = 0
-    """Of the records below this offset that are needed, each stands once more behind a :class:`Relocated`."""
+    """Each needed record below this offset has a copy behind a :class:`Relocated`."""
     stretches: tuple[tuple[int, int, int, int, int], ...] = ()
-    """First offset, bytes, those of them that are records', records, and how many of these are needed."""
+    """Of each: its first offset, its bytes, its bytes of batches with records, its records, and its needed records."""
     places: tuple[tuple[int, int, int], ...] = ()
-    """First and last first offset of what stands once more, and the offset of its row."""
+    """Of each row with copies: the lowest and highest first offset of its records, and its own offset."""
 
     def wire(self) -> Wire:
         """Return the stored form."""
@@ -240,7 +240,7 @@ class SpaceState:
 
     @classmethod
     def of(cls, wire: Sequence[Any]) -> SpaceState:
-        """Return the state; that of nothing for an empty form."""
+        """Return the state; from an empty form, that of an empty log."""
         if not wire:
             return cls()
         native_from, stretches, places = wire
@@ -249,15 +249,16 @@ class SpaceState:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """Everything but the contents of runs: with the log from ``covers`` on, the state."""
+    """The state without the contents of runs. A replay begins with it, and reads the log from ``covers`` on."""
 
     number: int
     covers: int
-    """It has what is below this offset. Records that came while it was being appended lie between."""
+    """Everything below this offset is in it. Records from here to its own offset came while it was being appended."""
     producer_id: int
     runs: tuple[tuple[int, RunFacts], ...] = ()
     """Offset of each run, and its facts."""
     frontier: int = -1
+    """Like the next three, as in :class:`~raylog.core.scheduling.pending.Pending`."""
     fresh: tuple[int, ...] = ()
     cut: tuple[int, ...] = ()
     count: int = 0
@@ -266,11 +267,11 @@ class Checkpoint:
     undeliverable: tuple[int, ...] = ()
     halves: tuple[HalfState, ...] = ()
     unresolved: tuple[int, ...] = ()
-    """Of the undeliverable: records of half messages without decision after the last check."""
+    """Those of the undeliverable that are records of half messages without a decision after the last check."""
     named: tuple[tuple[int, int], ...] = ()
-    """Names and keys, as far as they are in no run."""
+    """Name and key of each record with a schedule id that is in no run."""
     replaced: tuple[tuple[int, bool], ...] = ()
-    """Of the last records with names: the offset, and whether an earlier one was waiting under the name."""
+    """Of the last records with names: the offset, and whether the record replaced one that waited under its name."""
     space: SpaceState = field(default_factory=SpaceState)
     more_producers: tuple[int, ...] = ()
     """The producer ids that follow the first one, in the order in which they are used."""
@@ -278,24 +279,24 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPart:
-    """A piece of a checkpoint that is too large for one row, in the value of the record."""
+    """A piece of a checkpoint that is too large for one row; its bytes are the value of the record."""
 
     number: int
-    """Of the checkpoint."""
+    """The checkpoint's number."""
     index: int
-    """Of the piece, from 0."""
+    """The piece's number, from 0."""
     data: bytes = field(repr=False, default=b"")
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEnd:
-    """A checkpoint whose pieces lie at some offsets; one that has no such row was not finished, and counts nothing."""
+    """The end of a checkpoint in pieces. Pieces without this row are an unfinished checkpoint, and are ignored."""
 
     number: int
     covers: int
-    """As in a checkpoint of one row."""
+    """As in :class:`Checkpoint`."""
     places: tuple[int, ...]
-    """Offsets of the pieces, in their order."""
+    """Offsets of the pieces, in order."""
 
 
 Row = (
@@ -366,7 +367,7 @@ def _batch(wire: Sequence[Any]) -> Batch:
 
 
 def to_wire(row: Row) -> Wire:
-    """Return a row as it is stored; a run's data goes into the record's value."""
+    """Return a row as it is stored; the data of a run or of a piece goes into the record's value."""
     match row:
         case Identity():
             return [_IDENTITY, row.producer_id]
@@ -446,7 +447,7 @@ def _wire_half(half: HalfState) -> Wire:
 
 
 def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
-    """Return the row; raises ValueError for a kind that this release does not know."""
+    """Return the row; ``data`` is the record's value. Raises ValueError for a kind that this release does not know."""
     kind, *fields = wire
     match kind:
         case 0:

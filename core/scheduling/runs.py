@@ -1,8 +1,8 @@
 """Runs: sorted keys in blocks, compressed column by column, as they lie in the log. Pure.
 
-A run is the value of one record of ``__scheduled``. Its blocks are compressed apart, so that a cursor holds one block
-of 1,024 keys however long the run is. The directory in front has where each block ends, and the first due time and
-offset of each, which bound a search. Behind the blocks lie the names of those keys that have one (``naming/column``).
+A run is the value of one record of ``__scheduled``. Its blocks are compressed separately, so a cursor holds one block
+of 1,024 keys however long the run is. The directory in front has, for each block, its first key and where it ends: a
+search reads one block. Behind the blocks are the names of those keys that have one (``naming/column``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylog.core.scheduling.numbers import numbers_of, to_bytes
 BLOCK_KEYS: Final = 1_024
 _LEVEL: Final = 1
 _HEAD: Final = struct.Struct("<II")
-"""Keys, and blocks."""
+"""Number of keys, number of blocks."""
 _ENTRY: Final = struct.Struct("<QQI")
 """Of a block: its first key's due time, offset with the tombstone bit, and where the block ends."""
 _LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
@@ -38,24 +38,24 @@ class RunFacts:
     """What is known of a run without opening it."""
 
     lowest_offset: int
-    """Least offset of the records that its keys name: they are needed while the run is."""
+    """Lowest first offset of its keys: their records are needed as long as the run is."""
     highest_offset: int = (1 << OFFSET_BITS) - 1
     has_tombstones: bool = True
     names: int = 0
-    """How many of its keys have one."""
+    """How many of its keys have a name."""
     check: int = NO_CHECK
     """CRC-32 of the sums of its pages, so that pages can be read alone; ``NO_CHECK`` = a run of an earlier release."""
 
     @classmethod
     def of(cls, keys: Sequence[int], names: Mapping[int, int]) -> RunFacts:
-        """Return the facts of a run of these keys; ``names``: those of its keys, and perhaps of others."""
+        """Return the facts of a run of these keys; ``names`` may also have keys of others."""
         offsets = [offset_of(key) for key in keys]
         named = sum(key in names for key in keys) if names else 0
         return cls(min(offsets), max(offsets), any(map(is_tombstone, keys)), named)
 
 
 def encode_run(keys: Sequence[int], names: Mapping[int, int] | None = None) -> bytes:
-    """Return the run of some keys, which are sorted and not empty; ``names``: those of the keys that have one."""
+    """Return the run of sorted keys, at least one; ``names``: name by key, for those that have one."""
     blocks = [_encode_block(keys[start : start + BLOCK_KEYS]) for start in range(0, len(keys), BLOCK_KEYS)]
     directory, end = [], 0
     for number, block in enumerate(blocks):
@@ -73,7 +73,7 @@ def page_sums(data: bytes) -> bytes:
 
 
 def pages_fit(pages: bytes, first: int, sums: bytes) -> bool:
-    """Return whether pages of a run, from number ``first`` on, are as they were written."""
+    """Return whether pages of a run, from number ``first`` on, match its checksums ``sums``."""
     expected = sums[4 * first :]
     return expected.startswith(page_sums(pages))
 
@@ -122,26 +122,26 @@ class Run:
 
     @staticmethod
     def directory_bytes(head: bytes) -> int:
-        """Return how long the directory of a run is, with what lies in front; ``head``: the first bytes of the run."""
+        """Return where the directory of a run ends; ``head``: the first bytes of the run."""
         return _HEAD.size + int(_HEAD.unpack_from(head)[1]) * _ENTRY.size
 
     @classmethod
     def read(cls, offset: int, data: bytes, facts: RunFacts) -> Run:
-        """Return the directory of the run in the record at an offset."""
+        """Return the run of the record at an offset; ``data`` has at least its first bytes, with the directory."""
         count, blocks = _HEAD.unpack_from(data)
         rows = [_ENTRY.unpack_from(data, _HEAD.size + number * _ENTRY.size) for number in range(blocks)]
         firsts = tuple(due << (OFFSET_BITS + 1) | low for due, low, _ in rows)
         return cls(offset, count, firsts, tuple(end for _, _, end in rows), facts)
 
     def filter(self, read: ReadBlock) -> bytes:
-        """Return the filter of its names; empty where it has none."""
+        """Return the Bloom filter of its names; empty if it has none."""
         if not self.facts.names:
             return b""
         start, end = filter_place(self.facts.names)
         return read(self, self.names_at + start, self.names_at + end)
 
     def may_name(self, name: int, read: ReadBlock) -> bool:
-        """Return False where the filter of its names knows that it does not have a name; reads three bytes at most."""
+        """Return False if the Bloom filter rules out that the run has a name; reads three bytes at most."""
         start, end = filter_place(self.facts.names)
         at = self.names_at + start
         return may_hold(lambda byte: read(self, at + byte, at + byte + 1)[0], end - start, name)
@@ -157,7 +157,7 @@ class Run:
         return dues[index] << (OFFSET_BITS + 1) | lows[index]
 
     def block(self, number: int, read: ReadBlock) -> tuple[array[int], array[int]]:
-        """Return due times, and offsets with tombstone bits, of one block."""
+        """Return the due times of one block, and its offsets with their tombstone bits."""
         start = self.blocks_at + (self.ends[number - 1] if number else 0)
         return _decode_block(read(self, start, self.blocks_at + self.ends[number]))
 
@@ -199,7 +199,7 @@ class Cursor:
         self._index = 0
         self.head: int | None = None
         """The key under the cursor; None = the run is exhausted."""
-        if behind >= 0:  # nothing before is due later than it
+        if behind >= 0:  # skip the keys that are due earlier; pass_to does the rest
             self._index = bisect_left(self._block[0], due_of(behind))
         self._settle()
         self.pass_to(behind)
@@ -226,5 +226,5 @@ class Cursor:
 
 
 def is_tombstone(key: int) -> bool:
-    """Return whether a key takes its entry back."""
+    """Return whether a key is a tombstone, which cancels the key without the bit."""
     return bool(key & TOMBSTONE)

@@ -1,4 +1,4 @@
-"""What a scheduler knows: the state of one partition of ``__scheduled``, as a checkpoint keeps it. Pure."""
+"""What the scheduler knows about one partition of ``__scheduled``, and how checkpoints keep it. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from raylog.core.scheduling.space.stretches import Space
 
 NO_PRODUCER: Final = -1
 EPOCHS: Final = 1 << 15
-"""Epochs that a producer id has for a target; then the lane goes on with the next id."""
+"""Epochs of one producer id. A lane that used all of them goes on with the next id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,38 +28,39 @@ class SchedulerSettings:
     """Sizes and times of the scheduler."""
 
     round_keys: int = 4_096
-    """Most records that one round takes."""
+    """Most records that one round resolves."""
     batch_keys: int = 2_048
     batch_bytes: int = 512 * 1024
-    """Most records, and bytes of them, in one batch; one record may be larger."""
+    """Most records, and most bytes of records, in one batch. A single record may be larger."""
     seal_keys: int = 100_000
-    """A run is written for so many keys."""
+    """A run is written when so many keys are fresh; it has at most so many."""
     seal_margin_ms: int = 5_000
-    """What is due sooner is not sealed: it leaves soon."""
+    """Keys that are due within this time are not sealed: they leave soon."""
     checkpoint_bytes: int = 16 * 1024 * 1024
-    """A checkpoint follows so many bytes of log, which bounds what a new leader reads."""
+    """A checkpoint is written after so many bytes of log: this bounds what a new leader reads."""
     checkpoint_rows: int = 20_000
+    """A checkpoint is written after so many rows, too."""
     note_within_ms: int = 1_000
-    """A delivered batch is noted so soon, also where no round follows."""
+    """A delivered batch is noted within this time, even if no round follows."""
     stretch_bytes: int = 8 * 1024 * 1024
-    """The log is counted, and given back, in parts of about so many bytes."""
+    """Space in the log is counted and freed in stretches of about so many bytes."""
     space_min_bytes: int = 64 * 1024 * 1024
-    """Nothing is moved in a shorter log."""
+    """In a shorter log no record is moved."""
     look_ms: int = 1_000
-    """How often it is looked whether the log is too long."""
+    """Pause between two checks whether the log is too long."""
     area_records: int = 50_000
-    """Records that one area of the log has that are needed, at most, or else it is one part: they are in memory."""
+    """Most needed records in an area that is cleared at once, or one stretch has more: their offsets are in memory."""
     move_records: int = 256
     """Most records that one row moves."""
     move_pause_ms: int = 20
-    """Pause behind each row that moves records, and each run that is looked through for them."""
+    """Pause after each row that moves records, and after each run that is searched for them."""
 
 
 class SchedulerState:
-    """The state, and nothing that changes it."""
+    """The state, questions about it, and its checkpoints. The subclasses change it."""
 
     def __init__(self, read: ReadBlock, settings: SchedulerSettings) -> None:
-        """``read`` returns a part of a run in the log."""
+        """Begin with an empty log; ``read`` returns a part of a run."""
         self.settings = settings
         self.pending = Pending(read)
         self.names = Names(self.pending, read)
@@ -68,58 +69,58 @@ class SchedulerState:
         self.space = Space(settings.stretch_bytes)
         self.mover = Mover(self.pending, self.space, read, self.needed, settings.move_records)
         self.producer_ids: list[int] = []
-        """Those under which this partition delivers: a lane in epoch ``e`` has the one at ``e // EPOCHS``."""
+        """The ids under which this partition delivers: a lane in epoch ``e`` uses the one at ``e // EPOCHS``."""
         self.read_end = 0
-        """Offset behind what was read of the log."""
+        """Next offset of the log to read."""
         self.alone: set[int] = set()
-        """Records whose batch was refused in an earlier release: each is sent in a batch of its own."""
+        """Keys whose batch was refused in an earlier release: each is sent in a batch of its own."""
         self.undeliverable: set[int] = set()
-        """Records that their target refused for good, and those in ``unresolved``."""
+        """Keys whose targets refused them for good, and those in ``unresolved``: they become dead letters."""
         self.unresolved: set[int] = set()
-        """Records of half messages that had no decision after the last check."""
+        """Keys of half messages that had no decision after the last check."""
         self.unreadable_count = 0
-        """Records of the log that cannot be opened, as far as this leadership has read it."""
+        """How many records of the log could not be opened, of those that this leadership has read."""
         self.delivered_count = self.cancelled_count = 0
         """Since this leadership began."""
         self.moved: dict[int, None] = {}
-        """Keys that moved records got, the newest last, for requests that come after they were delivered."""
+        """Keys that records got by changes of their due time, newest last: known even after their delivery."""
         self._checkpoint_number = 0
         self._bytes_since = self._rows_since = 0
         self._checkpoint_bytes = 0
-        """Bytes of the pieces of the newest checkpoint: its log needs them; 0 = it has one row."""
+        """Bytes of the newest checkpoint's pieces, which the log has to keep; 0 = it is one row."""
         self._is_loaded = False
         self._appending: Row | None = None
         self._resolving: tuple[int, ...] = ()
         self._taken: set[int] = set()
-        """Keys that were taken out of their order, and are in no row of the log yet."""
+        """Keys that were taken from the pending ones, and are in no round of the log yet."""
         self._sized: dict[int, LaneId] = {}
-        """Of those that are being resolved, the ones that wait for a target already: only their sizes are requested."""
+        """Keys being resolved that wait in a lane already: only their sizes are needed."""
         self._sizes: dict[int, int] = {}
-        """How large the records of the round are whose row is on its way."""
+        """Bytes of each record in the round that is being appended."""
         self._limits: dict[LaneId, int] = {}
-        """What their targets take in one batch."""
+        """The most bytes that each target of that round takes in one batch."""
         self._takes_producer = False
         self._spare_producer = NO_PRODUCER
-        """One that was taken, and is in no row yet."""
+        """A new producer id that is in no row yet."""
         self._commands = Commands()
         self._note_at_ms: int | None = None
         self._resolve_again_ms = 0
         self._space_at_ms = 0
-        """When the next step towards free space may be taken."""
+        """When the next step towards freeing space may be taken."""
         self._frees_space = False
-        """Whether a checkpoint is due, so that space can be given back."""
+        """Whether a checkpoint is due so that the beginning of the log can be deleted."""
         self._looks_for_space = False
-        """Whether records left since it was looked whether the log is too long."""
+        """Whether records have left since the length of the log was last checked."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether records wait or are on their way: their partition must not fall asleep, nothing would wake it."""
+        """Whether records wait or are on their way: the partition must not fall asleep, since nothing would wake it."""
         if not self._is_loaded or self.pending.count > 0 or self._taken or self.halves.held:
             return True
         return any(not lane.is_done for lane in self.lanes.values())
 
     def writer(self, epoch: int) -> tuple[int, int]:
-        """Return the producer id and epoch under which a target gets the batches of a lane's epoch."""
+        """Return the producer id and producer epoch for the batches of a lane's epoch."""
         return self.producer_ids[epoch // EPOCHS], epoch % EPOCHS
 
     def waits(self, key: int) -> bool:
@@ -131,7 +132,7 @@ class SchedulerState:
     # ------------------------------------------------------------ what is needed
 
     def needed(self) -> Iterator[int]:
-        """Return the records that are needed and in no run."""
+        """Return the first offsets of the needed records whose keys are in no run."""
         yield from (offset_of(key) for key in self.pending.fresh)
         yield from self.halves.offsets
         yield from (offset_of(key) for key in self._taken)
@@ -140,7 +141,7 @@ class SchedulerState:
             yield from (offset_of(key) for key in lane.waiting)
 
     def lowest_offset(self, otherwise: int) -> int:
-        """Return the lowest offset of the log that is needed; ``otherwise`` where nothing is."""
+        """Return the lowest offset of the log that is needed; ``otherwise`` if nothing is."""
         space = self.space
         places = [space.place_of(offset) for offset in self.needed()]
         for run in self.pending.runs.values():
@@ -152,14 +153,14 @@ class SchedulerState:
         return min(places, default=otherwise)
 
     def _area(self) -> int | None:
-        """Return the offset up to which the log is to be treated; None = it is not too long."""
+        """Return the offset up to which the log is to be cleared; None = it is not too long."""
         space = self.space
         if space.size < self.settings.space_min_bytes:
             return None
         return space.area(self._runs_bytes + self._checkpoint_bytes, self.settings.area_records)
 
     def _is_worth_a_checkpoint(self) -> bool:
-        """Return whether more can be given back than a checkpoint takes, which has to come first."""
+        """Return whether enough can be freed: twice the bytes of the checkpoint that has to precede it."""
         least = 2 * self._checkpoint_bytes
         return least == 0 or self.space.bytes_before(self.lowest_offset(self.read_end)) >= least
 
@@ -177,7 +178,7 @@ class SchedulerState:
     def restore(self, row: Checkpoint, directory: Callable[[int, RunFacts], bytes]) -> None:
         """Begin with a checkpoint; the log is to be read from its ``covers`` on.
 
-        ``directory`` returns the beginning of the run at an offset, with all of its directory, by the run's facts.
+        ``directory`` returns the first bytes of the run at an offset, at least up to the end of its directory.
         """
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self._checkpoint_number, self.read_end = row.number, row.covers

@@ -1,4 +1,4 @@
-"""Sleep of partitions: leaders propose it. What ends it is in queue.py. Called by the controller's step.
+"""How partitions fall asleep: their leaders propose it. ``queue.py`` wakes them. Called by the controller's step.
 
 A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
 From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).
@@ -23,20 +23,21 @@ from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.reassignment.requests import is_moving
 
 MAKES_ROOM_AFTER_MS = 5_000
-"""On a broker with too many replicas awake, partitions sleep that were not used for so long."""
+"""On a broker with too many replicas awake, partitions that were unused for so long fall asleep."""
 
 
 class Sleeping:
     """Decides which partitions sleep."""
 
     def __init__(self, liveness: Liveness) -> None:
-        """Leadership follows by ``liveness``."""
+        """``liveness`` applies the changes of leadership that follow."""
         self._liveness = liveness
 
     def propose(self, event: SleepProposed, decision: ControllerDecision) -> None:
         """Put a partition to sleep, or refuse: compare-and-set on the partition epoch, as for its ISR.
 
-        Raises IneligibleReplica where a replica could lack records or is needed awake.
+        Raises UnsupportedVersion below feature level 2, and IneligibleReplica if a replica could lack records or has to
+        stay awake.
         """
         state = checked_proposal(event, decision)
         if decision.image.feature_level < PartitionAsleep.LEVEL:
@@ -67,14 +68,17 @@ class Sleeping:
         return ""
 
     def make_room(self, decision: ControllerDecision, broker: BrokerId) -> None:
-        """Have the leaders propose sleep whose partitions were not used for a while and have a replica on a broker."""
+        """Request sleep of all partitions with a replica on a broker, if they were unused for MAKES_ROOM_AFTER_MS."""
         for state in decision.image.partitions():
             if broker in state.replicas:
                 request_sleep(state, decision, idle_ms=MAKES_ROOM_AFTER_MS)
 
 
 def request_sleep(state: PartitionState, decision: ControllerDecision, *, idle_ms: int, for_stop: bool = False) -> bool:
-    """Have the leader of a partition propose that it sleeps; returns whether it is awake and has a leader."""
+    """Request a partition's leader to propose its sleep, if it was unused for ``idle_ms``.
+
+    Returns False if there is no such leader: the partition sleeps, has no leader, or its leader has no session.
+    """
     if state.asleep is not None or state.leader == NO_LEADER:
         return False
     session = decision.sessions.of(ReplicaMember(state.topic_id, state.partition, state.leader))
@@ -86,7 +90,7 @@ def request_sleep(state: PartitionState, decision: ControllerDecision, *, idle_m
 
 
 def room_on(broker: BrokerId, image: MetadataImage) -> float:
-    """Return how many more replicas may be awake on a broker now."""
+    """Return how many more replicas may be awake on a broker: infinite without a limit, below 0 if too many are."""
     bound = image.awake_bound(broker)
     return float("inf") if bound is None else bound.limit - image.awake[broker]
 
@@ -94,6 +98,6 @@ def room_on(broker: BrokerId, image: MetadataImage) -> float:
 def full_broker(state: PartitionState, image: MetadataImage, taken: Mapping[BrokerId, int]) -> BrokerId | None:
     """Return a broker of the partition that has as many replicas awake as it may; None = all have room.
 
-    ``taken``: room of brokers that is for others.
+    ``taken``: by broker, the room that is reserved for others.
     """
     return next((broker for broker in state.replicas if room_on(broker, image) <= taken.get(broker, 0)), None)

@@ -1,4 +1,4 @@
-"""Events and effects of a broker that answers for sleeping partitions.
+"""Events and effects of a broker that answers in place of the leaders of sleeping partitions.
 
 A request names the topic by its id. ``request`` is the shell's number for it; ``deadline_ms`` is monotonic.
 """
@@ -58,7 +58,7 @@ Request = WriteReceived | FetchReceived | ListOffsetsReceived | EpochEndReceived
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataChanged:
-    """The broker's metadata has changed in these partitions; None = it is another image."""
+    """The broker's metadata has changed in these partitions; None = the whole image was replaced."""
 
     now_ms: int
     partitions: Collection[TopicPartition] | None
@@ -121,7 +121,7 @@ class AnswerOffset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerEpochEnd:
-    """Answer where an epoch ends."""
+    """Answer a request for the end of a leader epoch."""
 
     request: RequestId
     epoch: LeaderEpoch
@@ -139,7 +139,7 @@ class RefuseRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakePartition:
-    """Have the controller wake a partition; :class:`WakeRefused` if it does not."""
+    """Request the controller to wake a partition; :class:`WakeRefused` follows if it does not."""
 
     partition: TopicPartition
 

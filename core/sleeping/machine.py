@@ -1,10 +1,10 @@
-"""The broker in the place of the leaders that sleep on it. Fed by ``raylog.actors.broker.sleepers`` and the simulator.
+"""A broker that answers in place of the leaders of the partitions that sleep on it.
 
 It answers from the metadata alone: a sleeping partition's log does not change, and its end is the high watermark. A
-fetch at the end waits here. A request that needs the log has the partition woken, and is refused with
-NotLeaderOrFollower once a replica leads: the client repeats it there (a produce with the same sequence is harmless). A
-partition is never answered for by two: its wake raises the leader epoch, and a broker without the controller for
-``stale_after_ms`` answers nothing.
+fetch at the end waits here. A request that needs the log makes the broker wake the partition, and is refused with
+NotLeaderOrFollower once a replica leads: the client repeats it there (a produce with the same sequence is harmless).
+Two never answer for one partition: its wake raises the leader epoch, and a broker that has lost the controller for
+``stale_after_ms`` answers nothing. Fed by ``raylog.actors.broker.sleepers`` and the simulator.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ from raylog.core.sleeping.events import (
 )
 
 WAKE_WAIT_MS: Final = 5_000
-"""How long a request waits for a partition to wake; then its client looks for the leader again."""
+"""How long a request waits for a partition to wake; then it is refused, and its client looks for the leader again."""
 WAKE_AGAIN_MS: Final = 1_000
-"""Pause before the controller is requested again to wake a partition that requests wait for."""
+"""Pause before the request to wake a partition is repeated to the controller, while clients' requests wait for it."""
 CHORE_PAUSE_MS: Final = 1_000
-"""Pause between two partitions that are woken because retention has to remove records."""
+"""Pause between two wakes of partitions from which retention has to remove records."""
 _NONE: Final = Offset(-1)
 
 
 class SleepersMachine:
     """Answers for the sleeping partitions that one broker leads.
 
-    Invariant: each request is answered once, by its deadline or WAKE_WAIT_MS after it came at the latest.
+    Invariant: each request is answered once, at its deadline or WAKE_WAIT_MS after it came at the latest.
     """
 
     def __init__(
@@ -72,7 +72,11 @@ class SleepersMachine:
         stale_after_ms: Callable[[], int],
         retention_check_ms: Callable[[], int],
     ) -> None:
-        """``image`` returns the broker's newest metadata, ``broker`` its id."""
+        """The arguments are read when they are needed, since they may change.
+
+        ``image``: the broker's newest metadata; ``broker``: its id; ``stale_after_ms``: how long it may be without the
+        controller; ``retention_check_ms``: pause between two searches for records that are due for removal.
+        """
         self._image = image
         self._broker = broker
         self._stale_after_ms = stale_after_ms
@@ -81,9 +85,9 @@ class SleepersMachine:
         self._places: dict[RequestId, TopicPartition] = {}
         self._deadlines: list[tuple[int, RequestId]] = []
         self._wakes: dict[TopicPartition, int] = {}
-        """When the controller was last requested to wake a partition that has not woken yet."""
+        """When the wake of a partition was last requested from the controller, while it has not woken."""
         self._refusals: dict[TopicPartition, RaylogError] = {}
-        """Why the controller has not woken a partition yet."""
+        """The controller's last error, of partitions that it has not woken yet."""
         self._disconnected_ms: int | None = 0
         self._next_chore_ms = 0
         self._chores: Iterator[TopicPartition] = iter(())
@@ -116,7 +120,7 @@ class SleepersMachine:
     # ------------------------------------------------------------ requests
 
     def _take(self, event: Request, now_ms: int, out: Outbox[Effect]) -> None:
-        """Answer a request, or have it wait."""
+        """Answer a request, or keep it until it can be answered."""
         try:
             state = self._state_for(event, now_ms)
             if state.asleep is None:
@@ -127,7 +131,10 @@ class SleepersMachine:
             out.now.append(RefuseRequest(request=event.request, error=error))
 
     def _state_for(self, event: Request, now_ms: int) -> PartitionState:
-        """Return the state of a partition that sleeps under this broker, or wakes. Raises the error for the client."""
+        """Return the state of a request's partition, which sleeps on this broker or is waking.
+
+        Raises the error for the client in all other cases.
+        """
         if self._is_stale(now_ms):
             raise NotController(
                 "This broker has lost the controller, so that its metadata may be old; try another one."
@@ -200,7 +207,7 @@ class SleepersMachine:
         heappush(self._deadlines, (until_ms, event.request))
 
     def _look_again(self, partitions: Collection[TopicPartition], now_ms: int, out: Outbox[Effect]) -> None:
-        """Take the requests for these partitions again: they have woken, fallen asleep again, or moved."""
+        """Handle the waiting requests of these partitions again: the partitions have woken, fallen asleep, or moved."""
         for partition in list(partitions):
             state = self._image().partition(partition)
             if state is None or state.asleep is None:
@@ -209,7 +216,7 @@ class SleepersMachine:
                 if is_awake:
                     self._wakes.pop(partition, None)
                 elif partition in self._waiting:
-                    self._wakes.setdefault(partition, now_ms)  # another broker had it woken
+                    self._wakes.setdefault(partition, now_ms)  # it wakes at the request of another broker
             for event in list(self._waiting.get(partition, {}).values()):
                 self._forget(event.request)
                 self._take(event, now_ms, out)
@@ -259,7 +266,7 @@ class SleepersMachine:
             self._do_chore(now_ms, event.deleting_ms, out)
 
     def _expire(self, partition: TopicPartition, event: Request, now_ms: int, out: Outbox[Effect]) -> None:
-        """A request has waited enough: a fetch at the end is answered, all others look for the leader again."""
+        """End a request's wait: a fetch at the end is answered, any other is refused and looks for the leader again."""
         if isinstance(event, FetchReceived):
             self._take(event, now_ms, out)
             if self._forget(event.request) is None:
@@ -269,7 +276,7 @@ class SleepersMachine:
         out.now.append(RefuseRequest(request=event.request, error=error))
 
     def _do_chore(self, now_ms: int, deleting_ms: int, out: Outbox[Effect]) -> None:
-        """Have the next partition woken whose oldest records are due for removal, one at a time."""
+        """Request the wake of the next partition whose oldest records are due for removal; one at a time."""
         for partition in self._chores:
             if self._is_expired(partition, deleting_ms):
                 self._next_chore_ms = now_ms + CHORE_PAUSE_MS
@@ -293,7 +300,7 @@ class SleepersMachine:
         return config.deletes and 0 <= config.retention_ms < deleting_ms - state.asleep.oldest_ms
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick has something to do; at the latest ``otherwise``."""
+        """Return when the next tick has something to do; ``otherwise`` at the latest."""
         due_ms = min(otherwise, self._next_chore_ms)
         if self._deadlines:
             due_ms = min(due_ms, self._deadlines[0][0])
@@ -303,7 +310,7 @@ class SleepersMachine:
 
 
 def _led_elsewhere(state: PartitionState) -> NotLeaderOrFollower:
-    """Return the refusal for a partition that is awake; it names the leader, which spares metadata (KIP-951)."""
+    """Return the refusal for a partition that is awake; it names the leader to spare a metadata request (KIP-951)."""
     place = state.place(state.leader)
     details: dict[str, object] = {}
     if place is not None and place.port:

@@ -1,12 +1,12 @@
-"""Which sleeping partitions wake, and in which order, where brokers have not room for all of them.
+"""Which sleeping partitions wake, and in which order, if brokers do not have room for all of them.
 
-First what requests wait for, topic by topic in turns (``shares.py``): a broker repeats a request every second for as
-long as it has any.
-Then what no request waits for: moves, lost logs, configurations that remove records, and partitions that never sleep
-but for a stop of the cluster. Those wait for earlier ones to start as well: a broker starts the processes of replicas
-in the order in which they wake, a few at a time, and a record to one that sleeps would wait behind all of them.
+Partitions that requests wait for come first, topic by topic in turns (``shares.py``); while a broker has such requests
+it repeats its own every second. Then come partitions that have to wake for another reason: moves, lost logs,
+configurations that remove records, and partitions that sleep only because the cluster was stopped. This second kind
+also waits until few others are starting: a broker starts replicas' processes in the order in which they wake, a few at
+a time, and a request for a sleeping partition would wait behind all of them.
 
-Called by the controller's step. Kept in memory: a controller that starts finds what has to wake in the metadata.
+Called by the controller's step. Kept in memory: a controller that starts finds in the metadata what has to wake.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Claim, Requests, has
 from raylog.core.sleeping.stop import StopRest
 
 STARTS_AT_ONCE: Final = 8
-"""What no request waits for is not woken while one of its brokers has so many replicas to start: a second or two of a
-core."""
+"""A partition that no request waits for is not woken while one of its brokers has so many replicas to start, which
+takes a second or two of a core."""
 REQUEST_LASTS_MS: Final = 3_000
-"""A request for a wake that had no room keeps its place for so long; brokers repeat it every second."""
+"""A requested wake that had no room keeps its place for so long; brokers repeat the request every second."""
 
 
 class WakeQueue:
-    """Sleeping partitions that are to wake when each of their brokers has room, by turns of their topics."""
+    """The sleeping partitions that are to wake when all of their brokers have room."""
 
     def __init__(self, liveness: Liveness, sleeping: Sleeping) -> None:
         """``sleeping`` makes room."""
@@ -44,19 +44,19 @@ class WakeQueue:
         self._sleeping = sleeping
         self._requests: Requests = {}
         self._waiting: dict[TopicPartition, None] = {}
-        """What no request waits for."""
+        """Partitions that have to wake, and that no request waits for."""
         self._pressed_ms: dict[BrokerId, int] = {}
         """When the leaders on a full broker were last requested to make room."""
         self._stop = StopRest()
-        """While the cluster is about to stop, nothing wakes that no request waits for."""
+        """While it is on, only partitions that requests wait for wake."""
 
     @property
     def count(self) -> int:
-        """Number of partitions that wait without a request."""
+        """Number of partitions that wait for their wake without a request."""
         return len(self._waiting)
 
     def started(self, image: MetadataImage) -> None:
-        """Find what has to be awake and sleeps: what earlier controllers had not woken, or a stop put to sleep."""
+        """Find the sleeping partitions that have to wake: an earlier controller did not wake them, or a stop came."""
         lost = {partition for partition, _ in image.lost_logs}
         for topic in image.topics.values():
             never_sleeps = sleep_after_ms(topic.config, image.config) < 0
@@ -65,7 +65,7 @@ class WakeQueue:
                     self.add(state)
 
     def rest(self, decision: ControllerDecision) -> None:
-        """Have all partitions fall asleep that can, because the cluster is about to stop."""
+        """Put all partitions to sleep that can, because the cluster is about to stop."""
         self._stop.begin(decision)
 
     def add(self, state: PartitionState) -> None:
@@ -74,10 +74,10 @@ class WakeQueue:
             self._waiting[state.partition] = None
 
     def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
-        """Wake the named partitions of a topic, or all; answers with how many slept and are awake now.
+        """Wake the named partitions of a topic, or all; answer with the number of partitions that were woken.
 
-        Raises TooManyAwake when a broker has as many replicas awake as it may, with those that earlier requests have
-        room for, and none of them could be woken: the first one has a place in the queue for a while.
+        The first partition without room, because a broker has as many replicas awake as it may or its room is reserved
+        for earlier requests, keeps a place in the queue for REQUEST_LASTS_MS. Raises TooManyAwake if none was woken.
         """
         woken = 0
         for state in _sleepers(event, decision.image):
@@ -102,7 +102,7 @@ class WakeQueue:
             self._liveness.wake(state.partition, decision)
 
     def time_passed(self, decision: ControllerDecision) -> None:
-        """Wake what has room now, and have full brokers make some."""
+        """Wake the partitions that have room now, and request full brokers' leaders to make room."""
         if self._stop.ends(decision.now_ms):
             self.started(decision.image)
         if self._stop.is_on:
@@ -115,7 +115,7 @@ class WakeQueue:
                 self._press_large_topics(decision, broker)
 
     def _press_large_topics(self, decision: ControllerDecision, broker: BrokerId) -> None:
-        """Have the topics with more than their share of a full broker give some of it to those that wait for theirs."""
+        """Put partitions to sleep of topics that have more than their share of a full broker, while others wait."""
         image, bound = decision.image, decision.image.awake_bound(broker)
         waiting = [state.partition for state in self._requested(decision) if broker in state.replicas]
         if bound is None or not waiting:
@@ -131,7 +131,7 @@ class WakeQueue:
     def _requested(
         self, decision: ControllerDecision, *, besides: PartitionState | None = None
     ) -> list[PartitionState]:
-        """Return the sleepers that requests still wait for, and one ``besides``, in the order in which they wake."""
+        """Return the sleeping partitions that requests still wait for, and ``besides``, in the order of their wakes."""
         if not self._requests and besides is None:
             return []
         waiting = list[PartitionState]()
@@ -144,9 +144,9 @@ class WakeQueue:
         return in_turns(waiting, decision.image)
 
     def _taken_before(self, sleeper: PartitionState, decision: ControllerDecision) -> Counter[BrokerId]:
-        """Return the room of each broker that is for requests before this one's: these wake at the next tick.
+        """Return, by broker, the room that is reserved for requests before this one's: they wake at the next tick.
 
-        They do not wake at once, because a request that is refused for them may write nothing.
+        They do not wake at once, because the request that is handled now may be refused, and then writes nothing.
         """
         taken = Counter[BrokerId]()
         if not self._requests:
@@ -159,7 +159,7 @@ class WakeQueue:
         return taken
 
     def _wake_requested(self, decision: ControllerDecision) -> set[BrokerId]:
-        """Wake what earlier requests wait for and has room now; returns the brokers that had none."""
+        """Wake the partitions that earlier requests wait for, if there is room; return the brokers without room."""
         full, left = set[BrokerId](), set[TopicPartition]()
         for state in self._requested(decision):
             without = full_broker(state, decision.image, {})
@@ -172,7 +172,7 @@ class WakeQueue:
         return full
 
     def _wake_others(self, decision: ControllerDecision) -> set[BrokerId]:
-        """Wake what no request waits for, where there is room and little else starts; returns brokers without room."""
+        """Wake partitions that no request waits for, if there is room and little else starts; return full brokers."""
         image, full = decision.image, set[BrokerId]()
         if self._stop.is_on:
             return full
@@ -187,7 +187,7 @@ class WakeQueue:
             if without or any(starting[broker] >= STARTS_AT_ONCE for broker in state.replicas):
                 continue
             if self._liveness.in_grace and not _all_there(state, decision):
-                continue  # a broker that has not registered yet would not lead it, or leave the ISR
+                continue  # a broker that has not registered yet would lose the leadership or its place in the ISR
             del self._waiting[partition]
             self._liveness.wake(partition, decision)
             starting.update(state.replicas)

@@ -1,8 +1,8 @@
 """How topics share the room that brokers have for replicas that are awake. Pure; called by the queue of wakes.
 
-What has no room is served in turns: the next place is for the topic with the fewest partitions awake or ahead, so that
-a reader of hundreds of partitions delays the first one of any other topic by one place. And while a topic waits that
-has less than its share, those that have more give up what they use least.
+If there is no room, topics take turns: the next place is for the topic with the fewest partitions awake or ahead in the
+queue. So a reader of hundreds of partitions delays the first partition of any other topic by one place. And while a
+topic with less than its share waits, topics with more than theirs give up partitions that are little used.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 
 OVER_SHARE_IDLE_MS: Final = 1_000
-"""Partitions of a topic that has more than its share sleep after so long without use, while another one waits."""
+"""While another topic waits, partitions of a topic with more than its share fall asleep after so long without use."""
 FORCED_AFTER_MS: Final = 10_000
-"""When one has waited for so long, one of them sleeps though it is used, at each attempt to make room."""
+"""Once a topic has waited for so long, each attempt to make room puts one of those to sleep even if it is used."""
 
 
 class Claim(NamedTuple):
-    """A request for a wake: when it came first, and when it was last repeated, in milliseconds."""
+    """A requested wake that had no room: when it was first requested, and when last, in milliseconds."""
 
     first_ms: int
     last_ms: int
 
 
 def in_turns(waiting: Sequence[PartitionState], image: MetadataImage) -> list[PartitionState]:
-    """Return partitions that wait, given in the order of their first requests, in the order in which they wake.
+    """Return waiting partitions, given in the order of their first requests, in the order in which they wake.
 
-    The n-th that a topic has awake comes before the (n+1)-th of any other; of equals the first request counts.
+    A topic's n-th partition awake comes before the (n+1)-th of any other topic; of equals, the earlier request.
     """
     turns, ordered = Counter[str](), list[tuple[int, int, PartitionState]]()
     for place, state in enumerate(waiting):
@@ -45,10 +45,10 @@ def in_turns(waiting: Sequence[PartitionState], image: MetadataImage) -> list[Pa
 
 
 def over_share(broker: BrokerId, limit: int, waiting: Iterable[str], image: MetadataImage) -> list[PartitionState]:
-    """Return what is awake on a full broker of topics with more than their share, the largest topic first.
+    """Return the partitions awake on a full broker of topics with more than their share, the largest topic first.
 
-    ``waiting``: the topics that wait for room there. Nothing, unless one of them has less than its share: an equal
-    part of the room for each topic that waits, or has something awake.
+    A share is an equal part of the room (``limit``) for each topic that waits or has partitions awake there. Empty
+    unless a topic in ``waiting``, those that wait for room there, has less than its share.
     """
     awake: dict[str, list[PartitionState]] = {}
     for state in image.partitions():
@@ -67,7 +67,7 @@ def over_share(broker: BrokerId, limit: int, waiting: Iterable[str], image: Meta
 
 
 def has_waited(claim: Iterable[Claim], now_ms: int) -> bool:
-    """Return whether one of these has waited so long that what is used has to make room."""
+    """Return whether one of these has waited so long that even partitions in use have to make room."""
     return any(now_ms - each.first_ms >= FORCED_AFTER_MS for each in claim)
 
 

@@ -1,8 +1,9 @@
-"""A stop of the cluster is about to come: everything falls asleep that can, a few partitions at a time.
+"""Puts all partitions that can sleep to sleep before the cluster stops, a few at a time.
 
-A leader that dozes is continued to propose sleep, and each of its replicas to end. Dozens of processes that run at once
-starve their broker: it cannot vouch for those that are still stopped, so it continues them too, and with hundreds that
-run nothing is closed in time. So the next partitions wait until those before them have no process left.
+A dozing leader has to be continued to propose sleep, and each replica's process to end. Dozens of processes that run at
+once starve their broker: it cannot vouch for those that are still stopped, so it continues them too, and with hundreds
+of running processes nothing is closed in time. So the next partitions wait until those before them have no process
+left.
 
 Owned by :class:`raylog.core.sleeping.queue.WakeQueue`. Kept in memory: the next controller is not about to stop.
 """
@@ -19,26 +20,26 @@ from raylog.core.partition import PartitionState
 from raylog.core.sleeping.changes import request_sleep
 
 AT_ONCE: Final = 9
-"""Replicas of one broker whose partitions fall asleep at a time."""
+"""Most replicas of one broker whose partitions fall asleep at a time."""
 ANSWERS_WITHIN_MS: Final = 1_000
-"""A leader that has not proposed sleep by then has something under way, and others come first. Shorter than the silence
-after which a stop goes on with what is awake."""
+"""A leader that has not proposed sleep by then has something under way: others no longer wait for it. Shorter than the
+silence after which a stop goes on although partitions are awake."""
 ENDS_WITHIN_MS: Final = 10_000
-"""A process that has not ended so long after the request holds up no other."""
+"""Others no longer wait for a process that has not ended so long after the request."""
 LASTS_MS: Final = 60_000
-"""A controller that still runs so long after the last request to rest knows that the cluster does not stop."""
+"""If the controller still runs so long after the last request to rest, the stop did not come."""
 
 
 class StopRest:
-    """Which partitions have been requested to sleep for the stop that is about to come."""
+    """Which partitions have been requested to sleep for a stop that is about to come."""
 
     def __init__(self) -> None:
-        """No stop is about to come."""
+        """Begin without a stop."""
         self._until_ms: int | None = None
         self._left: dict[TopicPartition, None] = {}
-        """Not requested yet."""
+        """Partitions whose sleep is not requested yet."""
         self._requested: dict[TopicPartition, int] = {}
-        """When each was requested that has not ended yet."""
+        """When sleep was requested, of partitions that others wait for."""
 
     @property
     def is_on(self) -> bool:
@@ -46,14 +47,17 @@ class StopRest:
         return self._until_ms is not None
 
     def begin(self, decision: ControllerDecision) -> None:
-        """Request sleep of all that are awake; those that were requested before are not left out if they still are."""
+        """Request sleep of all partitions that are awake, including those that did not fall asleep in time before.
+
+        Partitions whose request is still under way are not requested again.
+        """
         self._until_ms = decision.now_ms + LASTS_MS
         awake = (state.partition for state in decision.image.partitions() if state.asleep is None)
         self._left = dict.fromkeys(partition for partition in awake if partition not in self._requested)
         self.go_on(decision)
 
     def ends(self, now_ms: int) -> bool:
-        """Note the time; returns whether it is over only now, and no stop has come."""
+        """Note the time; return True once, when LASTS_MS are over and no stop has come."""
         if self._until_ms is None or now_ms < self._until_ms:
             return False
         self._until_ms = None
@@ -62,7 +66,7 @@ class StopRest:
         return True
 
     def go_on(self, decision: ControllerDecision) -> None:
-        """Request sleep of the next ones, as far as those before them have ended or have had their time."""
+        """Request sleep of the next partitions, as far as those before them have ended or used up their time."""
         image, busy = decision.image, Counter[BrokerId]()
         for partition, requested_ms in list(self._requested.items()):
             state = image.partition(partition)
@@ -81,7 +85,7 @@ class StopRest:
 
 
 def _goes_on(state: PartitionState, for_ms: int, decision: ControllerDecision) -> bool:
-    """Return whether a partition that was requested to sleep is still waited for."""
+    """Return whether others still wait for a partition whose sleep was requested."""
     if state.asleep is None:
         return for_ms < ANSWERS_WITHIN_MS
     members = (ReplicaMember(state.topic_id, state.partition, broker) for broker in state.replicas)

@@ -69,9 +69,9 @@ EXPIRED_IDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
 _IDS: Final = ""
-"""What requests wait for that need a producer id; no transactional id is empty."""
+"""Key under which requests wait for a producer id; no transactional id is empty."""
 _TAKEN_ALWAYS: Final = (SleepRefused, ProducerIdsGranted, RequestDropped)
-"""Notices that are taken while a proposal to sleep is under way, too: something waits for them."""
+"""Notices that are handled even while a proposal to sleep is under way: something waits for them."""
 _WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | EndReceived
 
 
@@ -79,7 +79,7 @@ class TransactionMachine:
     """All transactional ids that hash to one partition of ``__transaction_state``."""
 
     def __init__(self, *, settings: TxnSettings, share: KeyShare) -> None:
-        """Start before replay. ``share``: the ids that this coordinator has; others are refused."""
+        """Start before replay. ``share``: the ids that this coordinator serves; requests for others are refused."""
         self._settings = settings
         self._share = share
         self._txns: dict[str, TxnChanged] = {}
@@ -116,7 +116,7 @@ class TransactionMachine:
         self._apply(record_from_wire(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
-        """Start serving: the log is read to its end. Decided transactions are ended in all their participants again.
+        """Start serving, once the log is read to its end. Decided transactions are ended in all participants again.
 
         ``now_ms`` (of every event too) may come from any clock that does not go back. ``wall_ms`` is the time of day in
         milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
@@ -249,7 +249,7 @@ class TransactionMachine:
             decision.reply(event.request, [*now.producer, *now.writer])
 
     def _new_id_refusal(self, event: InitReceived, decision: TxnDecision) -> RaylogError | None:
-        """Return why there may be no new id; where the coordinator is full, the longest unused ones give way."""
+        """Return why there may be no new id, or None; in a full coordinator, those unused for longest give way."""
         refusal = self._room.refusal(event.transactional_id, event.prefix, self._txns)
         if refusal is not None or not self._room.is_full(self._txns):
             return refusal
@@ -340,12 +340,12 @@ class TransactionMachine:
                 self._go_on(name, decision)
 
     def _go_on(self, key: str, decision: TxnDecision) -> None:
-        """Handle the requests that waited for this; each may begin to wait again."""
+        """Handle the requests that waited under a key; each may begin to wait again."""
         for event in self._waiting.take(key):
             self._handle(event, decision)
 
     def _lacks_id(self, txn: TxnChanged | None, event: InitReceived | EndReceived, decision: TxnDecision) -> bool:
-        """Return whether a request needs a producer id, and waits for it now."""
+        """Return whether a request needs a producer id that is not at hand; it waits for one then."""
         if not self._ids.is_empty or (txn is not None and not txn.producer.is_last):
             return False
         self._request_ids(decision)
@@ -359,7 +359,7 @@ class TransactionMachine:
     def _set_timeout(self, txn: TxnChanged, decision: TxnDecision) -> None:
         if txn.timeout_ms == NEVER:
             return
-        # A transaction that was kept for another process has the whole timeout of the producer that took it over.
+        # A transaction that was kept for another process gets the whole timeout of the producer that took it over.
         since_ms = txn.started_ms if txn.writer == txn.producer else txn.changed_ms
         known = since_ms >= 0 and decision.wall_ms >= 0
         open_ms = max(0, decision.wall_ms - since_ms) if known else 0
@@ -401,14 +401,14 @@ class TransactionMachine:
             self.counters["expired"] += 1
 
     def _sleep_if_idle(self, decision: TxnDecision) -> None:
-        """Propose to end, where nothing is left to do; ids that have expired by now are deleted first.
+        """Propose to end if nothing is left to do; ids that have expired by now are deleted first.
 
-        A transaction that another system decides on keeps no coordinator: nothing about it is due.
+        An open transaction without a timeout does not keep the coordinator up: nothing about it is due.
         """
         if not self._idleness.is_due(decision.now_ms) or self._timeouts or self._ending or self._waiting:
             return
         self._expire(decision)
-        if self._next_expiry_ms > decision.now_ms:  # else there are more of them than one tick deletes
+        if self._next_expiry_ms > decision.now_ms:  # else more ids have expired than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
 
@@ -461,7 +461,7 @@ class TransactionMachine:
         )
 
     def census(self) -> dict[str, int]:
-        """Return how many transactional ids are in which state."""
+        """Return the number of transactional ids by state, in Kafka's spelling."""
         return dict(Counter(txn.state.value for txn in self._txns.values()))
 
     def longest_open_ms(self, wall_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""Which participants of decided transactions do not have their markers yet. Owned by the machine. Pure."""
+"""The participants of decided transactions that do not have their marker yet. Owned by the machine. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Participant = TxnPartition | str
 
 
 class Ending:
-    """The participants that are still to be ended, by transactional id."""
+    """The participants without their marker, by transactional id."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -29,7 +29,7 @@ class Ending:
         self._left[decided.transactional_id] = decided.writer, {*decided.partitions, *decided.groups}
 
     def written(self, name: str, writer: Identity, participant: Participant) -> bool:
-        """Note a marker; returns whether it was the last. One of another transaction, or a repeated one, is none."""
+        """Note a marker; return whether it was the last one. Those of other transactions, and repetitions, are not."""
         held = self._left.get(name)
         if held is None or held[0] != writer or participant not in held[1]:
             return False

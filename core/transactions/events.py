@@ -32,7 +32,7 @@ class TxnRequest(CoordinatorRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerRequest(TxnRequest):
-    """A request of the producer that has the transactional id, by the identity that it was given."""
+    """A request of the producer that has the transactional id, with the identity that it was given."""
 
     producer_id: int
     producer_epoch: int
@@ -47,7 +47,7 @@ class ProducerRequest(TxnRequest):
 class GrowingRequest(ProducerRequest):
     """A request that may make an id or its transaction larger.
 
-    ``prefix``: of the transactional ids that the sender's token grants; empty = it has proved a secret.
+    ``prefix``: the prefix of the transactional ids that the sender's token grants; empty = it has the cluster's secret.
     """
 
     prefix: str = ""
@@ -102,7 +102,7 @@ class ListReceived(CoordinatorRequest):
     longer_than_ms: int = -1
     transactional_id_prefix: str = ""
     coordinator: int = -1
-    """Whose list it is; -1 = not named."""
+    """The coordinator whose list is requested; -1 = not named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +112,7 @@ class DescribeReceived(TxnRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkerWritten(CoordinatorEvent):
-    """A participant has ended a transaction, or does not exist any more: the outcome of a part of :class:`EndTxn`.
+    """A participant of an :class:`EndTxn` has ended the transaction, or does not exist any more.
 
     ``writer`` identifies the transaction. Either ``partition`` or ``group`` is given.
     """
@@ -125,7 +125,7 @@ class MarkerWritten(CoordinatorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerIdsGranted(CoordinatorEvent):
-    """The controller has given ``count`` producer ids from ``first`` on; 0 = it was not reached."""
+    """The controller has granted ``count`` producer ids from ``first`` on; 0 = it could not be reached."""
 
     first: int
     count: int
@@ -145,8 +145,8 @@ Event = RequestEvent | Notice
 class EndTxn:
     """End a decided transaction in each of its participants, and feed :class:`MarkerWritten` for each that has done so.
 
-    Always in ``after_sync``: the outcome is stored. Repeated without a limit; a coordinator that loads a decided
-    transaction sends everything again, which participants recognise by the epochs.
+    Always in ``after_sync``: the outcome is stored. The shell repeats it without a limit. A coordinator that loads a
+    decided transaction sends everything again; participants recognise repetitions by the epochs.
     """
 
     cause: str
@@ -167,4 +167,4 @@ class RequestProducerIds:
 
 
 Effect = AppendRecords | StoreProof | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
-"""A :class:`Reply` is always in ``after_sync``, and a :class:`Refuse` where it states what is stored."""
+"""A :class:`Reply` is always in ``after_sync``; so is a :class:`Refuse` that depends on what is stored."""

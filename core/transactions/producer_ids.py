@@ -1,6 +1,6 @@
 """The producer ids that a coordinator has at hand. Owned by the machine. Pure.
 
-They come from the controller, some at a time, and none twice. A coordinator that ends loses those it has not used.
+They come from the controller, a block at a time, and none twice. A coordinator that ends loses those it has not used.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProducerIds:
         return True
 
     def granted(self, first: int, count: int, now_ms: int) -> None:
-        """Take the ids from ``first`` on; none = the request failed."""
+        """Take ``count`` ids from ``first`` on; 0 = the request failed, and is repeated after a pause."""
         self._is_requested = False
         if count:
             self._next, self._end = first, first + count

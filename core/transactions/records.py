@@ -24,7 +24,7 @@ NEVER: Final = -1
 
 
 class TxnPartition(NamedTuple):
-    """A partition of a transaction, including the topic id: of a topic that was deleted nothing is left to end."""
+    """A partition of a transaction, with its topic id: in a topic that was deleted there is nothing to end."""
 
     topic_id: str
     topic: str
@@ -33,21 +33,21 @@ class TxnPartition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnChanged:
-    """A transactional id, whole. Invariants are checked by :meth:`validate`."""
+    """The whole state of a transactional id. :meth:`validate` checks its invariants."""
 
     transactional_id: str
     producer: Identity
-    """What the next request has to carry, and the next transaction's records. All earlier ones are fenced."""
+    """The identity that the next request and the next transaction's records have to carry; earlier ones are fenced."""
     last: Identity
-    """The identity that ``producer`` replaced at its holder's own request; none = at the request of another.
+    """The identity that ``producer`` replaced at the request of its holder; NO_IDENTITY = at another's request.
 
-    Its holder may repeat the request, and gets ``producer`` again."""
+    Its holder may repeat that request, and gets ``producer`` again."""
     state: TxnState
     timeout_ms: int
     """How long a transaction may stay open; NEVER = another system decides (two-phase commit)."""
     writer: Identity = NO_IDENTITY
-    """Identity in the open transaction's records; an earlier one than ``producer`` once its outcome is decided, or
-    when it is kept for another process. None = no transaction is open."""
+    """Identity in the open transaction's records; NO_IDENTITY = no transaction is open. It is earlier than ``producer``
+    once the outcome is decided, or if the transaction is kept for another process."""
     marker_epoch: int = -1
     """Epoch of the markers that end the transaction, with the writer's producer id; -1 = its outcome is not decided."""
     partitions: tuple[TxnPartition, ...] = ()
@@ -75,7 +75,7 @@ class TxnChanged:
         return [TXN_KIND, self.transactional_id], value
 
     def validate(self) -> None:
-        """Check what binds the fields; raises InvariantBroken."""
+        """Check the invariants between the fields; raises InvariantBroken."""
         state, producer, writer = self.state, self.producer, self.writer
         require(producer.producer_id >= 0 and 0 <= producer.epoch <= PRODUCER_EPOCH_MAX, "an id has a producer")
         require(self.last != producer, "an identity is replaced by another one")
@@ -107,7 +107,7 @@ Record = TxnChanged | TxnDeleted
 
 
 def check_move(before: TxnChanged | None, after: TxnChanged) -> None:
-    """Check that a record may follow another one; raises InvariantBroken."""
+    """Check that a record may follow another one (None = it is the first); raises InvariantBroken."""
     after.validate()
     if before is None:
         require(after.state is TxnState.EMPTY, "an id begins without a transaction")

@@ -1,7 +1,8 @@
 """How many transactional ids there may be, and how much the transactions of a token's prefix may hold. Pure.
 
-Clients choose transactional ids, and each is kept until it was unused for days. So a coordinator has a most, and a
-token the same for its prefix: its holder can neither fill the coordinator's memory nor take the room of all others.
+Clients choose transactional ids, and each is kept until it was unused for days. So there is a limit for each
+coordinator, and one for each token's prefix: a token's holder can neither fill the coordinator's memory nor take the
+room of all others.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ from raylog.core.transactions.settings import TxnSettings
 ID_CHARACTERS_MAX: Final = 1_024
 """Longest new transactional id."""
 PREFIXES_MAX: Final = 100
-"""Prefixes whose usage is followed; that of another one is counted when it is needed."""
+"""Most prefixes whose usage is kept up to date; that of any other is counted when it is needed."""
 UNUSED_MS: Final = 3_600_000
-"""Where a coordinator is full, ids that were not used for so long give way."""
+"""In a full coordinator, ids that were unused for so long give way to new ones."""
 GIVE_WAY_MAX: Final = 100
 """Most ids that give way at a time."""
 
 
 @dataclass(slots=True)
 class _Usage:
-    """What the ids with a prefix take: how many there are, and participants of their transactions."""
+    """What the ids with a prefix take: how many they are, and the participants of their open transactions."""
 
     ids: int = 0
     participants: int = 0
 
 
 class Room:
-    """The room of one coordinator's transactional ids."""
+    """The limits of one coordinator's transactional ids, and how much of them is used."""
 
     def __init__(self, settings: TxnSettings) -> None:
         """Start empty."""
         self._settings = settings
         self._usage: dict[str, _Usage] = {}
-        """By prefixes, least recently needed first."""
+        """Usage by prefix, least recently needed first."""
 
     def reconfigure(self, settings: TxnSettings) -> None:
-        """Use these settings from now on; what is there stays."""
+        """Use these settings from now on; ids above new limits stay."""
         self._settings = settings
 
     def changed(self, name: str, before: TxnChanged | None, after: TxnChanged | None) -> None:
@@ -54,7 +55,7 @@ class Room:
                 usage.participants += _participants(after) - _participants(before)
 
     def refusal(self, name: str, prefix: str, txns: Mapping[str, TxnChanged]) -> RaylogError | None:
-        """Return why there may be no new id; ``prefix``: of the sender's token, empty = it has a secret."""
+        """Return why there may be no new id, or None; ``prefix``: of the sender's token, empty = it has the secret."""
         settings = self._settings
         if len(name) > ID_CHARACTERS_MAX:
             return InvalidRequest(
@@ -70,11 +71,11 @@ class Room:
         return None
 
     def is_full(self, txns: Mapping[str, TxnChanged]) -> bool:
-        """Return whether the coordinator has its most ids."""
+        """Return whether the coordinator has as many ids as it may."""
         return len(txns) >= self._settings.ids_max
 
     def full(self) -> LimitReached:
-        """Return the error for a new id where none can give way."""
+        """Return the error for a new id in a full coordinator in which no id can give way."""
         return LimitReached(
             f"There are {self._settings.ids_max} transactional ids, the most that a coordinator keeps "
             "(transactional.id.max), and all were used within the last hour. Use the same ids again for new producers, "
@@ -82,7 +83,7 @@ class Room:
         )
 
     def unused(self, txns: Mapping[str, TxnChanged], wall_ms: int) -> list[str]:
-        """Return the ids that give way to new ones: without a transaction, and unused for longest."""
+        """Return the ids that may give way to new ones: without an open transaction, those unused for longest first."""
         before_ms = wall_ms - UNUSED_MS
         idle = ((txn.changed_ms, name) for name, txn in txns.items() if not txn.state.is_open)
         return [name for _, name in heapq.nsmallest(GIVE_WAY_MAX, (each for each in idle if 0 <= each[0] <= before_ms))]
@@ -90,7 +91,7 @@ class Room:
     def has_room_for(
         self, prefix: str, txns: Mapping[str, TxnChanged], before: TxnChanged, after: TxnChanged
     ) -> LimitReached | None:
-        """Return why a transaction may have no more participants, or None."""
+        """Return why a transaction may not get more participants, or None."""
         more, most = _participants(after) - _participants(before), self._settings.prefix_participants_max
         if not prefix or more <= 0 or self._used_by(prefix, txns).participants + more <= most:
             return None
@@ -111,7 +112,7 @@ class Room:
         return usage
 
     def validate(self, txns: Mapping[str, TxnChanged]) -> list[str]:
-        """Return the prefixes whose usage is not what the ids say."""
+        """Return the prefixes whose noted usage is wrong; empty = all is well."""
         wrong = []
         for prefix, usage in self._usage.items():
             found = [txn for name, txn in txns.items() if name.startswith(prefix)]

@@ -30,16 +30,16 @@ TakeId = Callable[[], int]
 
 
 STATE_BYTES: Final = 16
-"""By how much a later state's name may be longer: what fits with it may be ended."""
+"""By how much the name of a later state may be longer: a record that fits with this margin can also be ended."""
 
 
 def fits(txn: TxnChanged, bytes_max: int) -> bool:
-    """Return whether the log takes this record of an id, and those with which its transaction ends."""
+    """Return whether the log takes this record of an id, and the later ones that end its transaction."""
     return row_bytes(*txn.to_wire()) + STATE_BYTES <= bytes_max
 
 
 def timeout_error(event: InitReceived, settings: TxnSettings) -> RaylogError | None:
-    """Return why a producer may not have the timeout that it requests."""
+    """Return why a producer may not have the timeout that it requests, or None."""
     if event.two_phase_commit:
         if settings.two_phase_commit:
             return None
@@ -56,7 +56,7 @@ def timeout_error(event: InitReceived, settings: TxnSettings) -> RaylogError | N
 
 
 def identity_error(txn: TxnChanged | None, event: ProducerRequest) -> RaylogError | None:
-    """Return why the sender of a request may not act for the transactional id."""
+    """Return why the sender of a request may not act for the transactional id, or None."""
     name = event.transactional_id
     if txn is None or txn.producer.producer_id != event.producer_id:
         return InvalidProducerIdMapping(
@@ -83,12 +83,12 @@ def may_initialise(txn: TxnChanged | None, event: InitReceived) -> bool:
 
 
 def next_identity(held: Identity, take_id: TakeId) -> Identity:
-    """Return the identity that replaces another one."""
+    """Return the identity that replaces another: the next epoch, or epoch 0 of a new producer id after the last."""
     return Identity(take_id(), 0) if held.is_last else Identity(held.producer_id, held.epoch + 1)
 
 
 def initialised(txn: TxnChanged | None, event: InitReceived, take_id: TakeId, wall_ms: int) -> TxnChanged:
-    """Return the id with a producer that may begin; no transaction is open, or it is kept for another process.
+    """Return the id with its next producer. No transaction may be open, unless it is kept for another process.
 
     A repeated request of the same producer gets the same identity.
     """
@@ -117,7 +117,7 @@ def initialised(txn: TxnChanged | None, event: InitReceived, take_id: TakeId, wa
 def added(
     txn: TxnChanged, partitions: Iterable[TxnPartition], groups: Iterable[str], wall_ms: int
 ) -> TxnChanged | RaylogError:
-    """Return the id with more participants in its transaction, which the first ones begin."""
+    """Return the id with more participants in its transaction, or an error; the first participants begin it."""
     if txn.state is not TxnState.ONGOING:
         return replace(
             txn,
@@ -143,8 +143,8 @@ def added(
 def claim_error(txn: TxnChanged | None, event: VerifyReceived) -> RaylogError | None:
     """Return why no batch of this producer may open a transaction in the partition; None = it may.
 
-    A partition that was added gets a marker, whatever becomes of the transaction. No other one does. A transaction that
-    was kept for another process takes no more records: its writer is not the producer any more.
+    Only a partition that was added gets a marker, whatever becomes of the transaction. A transaction that was kept for
+    another process takes no more records: its writer is not the producer any more.
     """
     name = event.transactional_id
     if txn is not None and txn.producer.producer_id == event.producer_id and event.producer_epoch < txn.producer.epoch:
@@ -166,7 +166,8 @@ def claim_error(txn: TxnChanged | None, event: VerifyReceived) -> RaylogError | 
 
 
 def decided(txn: TxnChanged, committed: bool, last: Identity, take_id: TakeId, wall_ms: int) -> TxnChanged:
-    """Return the id with the outcome of its open transaction; ``last``: which identity may repeat its request."""
+    """Return the id with the outcome of its open transaction; ``last``: the identity that may repeat its request."""
+    # With another id than the producer's, the writer's id is not used any more: the highest epoch fences all of it.
     is_same = txn.writer.producer_id == txn.producer.producer_id
     return replace(
         txn,
@@ -179,7 +180,7 @@ def decided(txn: TxnChanged, committed: bool, last: Identity, take_id: TakeId, w
 
 
 def aborted_unbegun(txn: TxnChanged, take_id: TakeId, wall_ms: int) -> TxnChanged:
-    """Return the id after an abort of nothing: the producer did not know whether its transaction had begun."""
+    """Return the id after an abort without a transaction: the producer did not know whether one had begun."""
     producer = next_identity(txn.producer, take_id)
     return replace(txn, state=TxnState.COMPLETE_ABORT, producer=producer, last=txn.producer, changed_ms=wall_ms)
 
@@ -199,7 +200,7 @@ def completed(txn: TxnChanged, wall_ms: int) -> TxnChanged:
 
 
 def end_error(txn: TxnChanged | None, event: ProducerRequest, committed: bool) -> RaylogError | None:
-    """Return why a transaction may not be ended by this request; None also for one that is answered again."""
+    """Return why this request may not end the transaction; None = it may, or it repeats an earlier end."""
     name = event.transactional_id
     if txn is not None and is_repeated_end(txn, event):
         if txn.state.outcome is committed:
@@ -215,5 +216,5 @@ def end_error(txn: TxnChanged | None, event: ProducerRequest, committed: bool) -
 
 
 def is_repeated_end(txn: TxnChanged, event: ProducerRequest) -> bool:
-    """Return whether the transaction was ended by the same sender before."""
+    """Return whether the same sender has already ended this transaction."""
     return txn.state.outcome is not None and not txn.last.is_none and event.identity == txn.last

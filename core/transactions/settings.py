@@ -20,11 +20,11 @@ class TxnSettings:
     ids_max: int = 100_000
     """Most transactional ids of a coordinator."""
     prefix_ids_max: int = 10_000
-    """Most of them that begin with the prefix of a token."""
+    """Most transactional ids that begin with the prefix of a token."""
     prefix_participants_max: int = 100_000
     """Most partitions and groups in the open transactions of a token's prefix."""
     wait_ms: int = 5_000
-    """How long a request waits for the transaction before its own to end; then it is refused, and repeated."""
+    """How long a request waits for the previous transaction to end; then it is refused, and the client repeats it."""
     producer_ids: int = 100
     """How many producer ids are taken from the controller at a time."""
     producer_ids_retry_ms: int = 500
@@ -32,4 +32,4 @@ class TxnSettings:
     record_bytes_max: int = 1_000_000
     """Largest record that `__transaction_state` takes: a transaction with all its partitions and groups."""
     sleep_after_ms: int = -1
-    """How long a coordinator without open transactions is not used before it ends; -1 = never."""
+    """A coordinator without open transactions ends after so long without use; -1 = never."""

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 
 class Timeouts:
-    """Deadlines by transactional id: of each id one at most."""
+    """Deadlines by transactional id, at most one for each."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._due: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
-        """Every deadline that was set and is not past; those that do not count any more are passed over."""
+        """Every deadline that was set and is not past; an entry that is no longer in ``_due`` is skipped."""
 
     def __len__(self) -> int:
         """Return how many transactions have a deadline."""

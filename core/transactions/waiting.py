@@ -1,4 +1,4 @@
-"""Requests that wait: for the transaction before their own to end, or for producer ids. Owned by the machine. Pure."""
+"""Requests that wait: for the previous transaction to end, or for producer ids. Owned by the machine. Pure."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ class Waiting(Generic[EventT]):
         self._behind: dict[str, deque[EventT]] = {}
         self._key_of: dict[RequestId, str] = {}
         self._due: list[tuple[int, RequestId]] = []
-        """A heap. Those that wait no more are passed over."""
+        """A heap of deadlines; requests that no longer wait are skipped."""
 
     def __len__(self) -> int:
         """Return how many requests wait."""
         return len(self._key_of)
 
     def add(self, key: str, event: EventT) -> None:
-        """Keep a request until what ``key`` names is over; its deadline counts from its arrival."""
+        """Keep a request until :meth:`take` of its key; its deadline counts from its arrival."""
         require(event.request not in self._key_of, "a request waits once")
         self._behind.setdefault(key, deque()).append(event)
         self._key_of[event.request] = key
         heapq.heappush(self._due, (event.now_ms + self._wait_ms, event.request))
 
     def take(self, key: str) -> list[EventT]:
-        """Return the requests that waited for this, in order."""
+        """Return the requests that waited under a key, in order, and forget them."""
         taken = list(self._behind.pop(key, ()))
         for event in taken:
             del self._key_of[event.request]
@@ -67,5 +67,5 @@ class Waiting(Generic[EventT]):
         return found
 
     def is_awaited(self, key: str) -> bool:
-        """Return whether a request waits for this."""
+        """Return whether a request waits under a key."""
         return key in self._behind

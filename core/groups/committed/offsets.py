@@ -1,6 +1,6 @@
-"""The committed offsets of all groups of one coordinator: commit, fetch, delete, and forgetting after retention.
+"""The committed offsets of all groups of one coordinator: commit, fetch, delete, expiry.
 
-The store holds only the log's records: it changes only through ``apply``. Commits are accepted or refused here by the
+The store holds only the log's records: it changes only through ``apply``. Whether a commit is accepted depends on the
 group's state (Kafka's table). Called by ``coordinator.py``.
 """
 
@@ -40,7 +40,7 @@ class OffsetStore:
         """Start without offsets."""
         self._by_group: dict[str, dict[OffsetKey, OffsetCommitted]] = {}
         self._notes_bytes: dict[str, int] = {}
-        """Of the groups that have notes."""
+        """Bytes of notes (commit metadata) by group, of groups that have any."""
 
     def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
         """Store or delete one offset: the only mutator, for live traffic and replay alike."""
@@ -64,7 +64,7 @@ class OffsetStore:
                 del self._notes_bytes[group]
 
     def notes_bytes(self, group: str) -> int:
-        """Return the bytes of the group's notes."""
+        """Return the bytes of all notes of the group."""
         return self._notes_bytes.get(group, 0)
 
     def groups(self) -> list[str]:
@@ -91,7 +91,7 @@ class OffsetStore:
         return group in self._by_group
 
     def has_older(self, group: str, than_ms: int) -> bool:
-        """Return whether the group has an offset that was committed at that time of day, or before."""
+        """Return whether the group has an offset that was committed at this time of day or before."""
         return any(0 <= held.committed_ms <= than_ms for held in self._by_group.get(group, _NO_OFFSETS).values())
 
     def get(self, key: OffsetKey) -> OffsetCommitted | None:
@@ -148,7 +148,7 @@ def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecis
 
 
 def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
-    """Return the number of the error for which this offset of a commit is refused; 0 = it is taken."""
+    """Return the error code with which this offset of a commit is refused, whatever the group has; 0 = none."""
     if committed.offset < 0:
         return InvalidRequest.code  # -1 means "none" in a fetch's reply; to forget an offset there is OffsetDelete
     if len(committed.metadata.encode()) > settings.offset_metadata_bytes_max:
@@ -159,9 +159,9 @@ def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
 
 
 def room_error(store: OffsetStore, committed: OffsetCommitted, settings: GroupSettings, *, others: int = 0) -> int:
-    """Return the number of the error for an offset in a group that has its most; 0 = there is room, or it is known.
+    """Return the error code for an offset, or its note, that the group has no room for; 0 = there is room.
 
-    ``others``: how many new ones are to come besides.
+    ``others``: how many new offsets are to be added besides.
     """
     key, known = committed.key, store.get(committed.key)
     if known is None and store.count(key.group) + others >= settings.offsets_max:
@@ -179,7 +179,7 @@ def _note_bytes(record: OffsetCommitted | OffsetDeleted | None) -> int:
 def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
     key = committed.key
     characters = len(key.group) + len(key.topic_id) + len(key.topic) + len(committed.metadata)
-    # Almost all are far below the limit; only the others are measured.
+    # Almost all records are far below the limit; only the others are measured exactly.
     return 8 * characters > settings.record_bytes_max and row_bytes(*committed.to_wire()) > settings.record_bytes_max
 
 
@@ -192,7 +192,7 @@ def fetch(
 ) -> list[object]:
     """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none.
 
-    ``partitions`` None: of all that have one and that the sender ``sees``.
+    ``partitions`` None: all partitions with a committed offset that the sender may see (``sees``; None = all).
     """
     if partitions is None:
         keys = [each.key for each in store.of(group) if sees is None or sees(*each.key[1:])]
@@ -218,9 +218,9 @@ def delete(
 ) -> None:
     """Handle OffsetDelete. Replies [[topic, partition, error code]...]; deleting a missing offset is no error.
 
-    Offsets of topics that members subscribe to stay, and are refused (KIP-496); so are those of all topics while it is
-    not known what members subscribe to. ``pending``: a transaction is about to commit these; they stay, and are refused
-    as unstable.
+    Offsets of topics that members subscribe to are refused and stay (KIP-496); while the subscriptions are not known,
+    those of all topics. ``pending``: offsets that a transaction is about to commit; they are refused as unstable and
+    stay.
     """
     if not use.are_consumers and (active := use.active_error()) is not None:
         decision.refuse(event.request, active)
@@ -242,10 +242,10 @@ def delete(
 def expired(store: OffsetStore, use: GroupUse, wall_ms: int, settings: GroupSettings) -> list[OffsetKey]:
     """Return the offsets whose retention is over.
 
-    A group that once had members counts from when it became empty, a simple one from the commit. A commit into an empty
-    group (an administrator's reset) counts from the commit, so that it cannot vanish at once. In a stable group only
-    offsets of topics that no member subscribes to expire, counted from the commit (KIP-211); amid a round none does.
-    Offsets without a known time stay.
+    In an empty group that once had members, retention counts from the moment when it became empty, or from a later
+    commit (an administrator's reset), so that such a commit cannot vanish at once. In a group that never had members it
+    counts from the commit. In a stable group, only offsets of topics that no member subscribes to expire, counted from
+    the commit (KIP-211); amid a round none does. Offsets without a known time stay.
     """
     since_ms = use.counts_from_ms
     if since_ms is None or wall_ms < 0:

@@ -1,9 +1,9 @@
 """Offsets that are committed with a transaction: they are pending until the transaction ends (KIP-98, KIP-447).
 
-The coordinator itself takes part in the transaction, not its partition: what a producer has pending in a group is one
-row of the log, which keeps the producer's epoch when nothing is pending any more. So a repeated end changes nothing,
-and a late commit of an earlier transaction is refused by its epoch. The store holds only the log's records. Called by
-``coordinator.py``.
+The coordinator itself takes part in the transaction, not its partition. The offsets that a producer has pending in a
+group are one row of the log. The row stays when nothing is pending any more, and keeps the producer's epoch: so a
+repeated end changes nothing, and a late commit of an earlier transaction is refused by its epoch. The store holds only
+the log's records. Called by ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _NO_PRODUCERS: Final[dict[int, TxnOffsets]] = {}
 
 
 class PendingStore:
-    """What each producer has pending in each group, by group, then by producer id.
+    """The rows of producers, by group, then by producer id.
 
-    Invariant: ``_open`` has, by group, the producers that have something pending.
+    Invariant: ``_open`` has, by group, the producers whose rows have pending offsets.
     """
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without rows."""
         self._by_group: dict[str, dict[int, TxnOffsets]] = {}
         self._open: dict[str, set[int]] = {}
 
@@ -97,7 +97,7 @@ def txn_commit(
 ) -> None:
     """Handle TxnOffsetCommit of a sender that may commit. Replies [[topic, partition, error code]...].
 
-    ``committed``: the offsets that the pending ones are to be added to.
+    ``committed``: the committed offsets, with which the pending ones share the group's room.
     """
     error = _commit_error(store, event)
     if error is not None:
@@ -164,8 +164,8 @@ def _commit_error(store: PendingStore, event: TxnOffsetCommitReceived) -> Raylog
 def end(store: PendingStore, event: EndTxnOffsetsReceived, decision: GroupDecision) -> None:
     """Handle EndTxnOffsets. Replies []; a repetition changes nothing.
 
-    The row is emptied behind the offsets that take effect: a coordinator that dies between them finds it open, and the
-    end is repeated.
+    The row is emptied after the offsets are written: if a crash cuts that short, the next coordinator finds the row
+    open, and the end is repeated.
     """
     key = TxnKey(event.group, event.producer_id)
     known = store.get(key)
@@ -204,7 +204,7 @@ def end(store: PendingStore, event: EndTxnOffsetsReceived, decision: GroupDecisi
 
 
 def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decision: GroupDecision) -> None:
-    """Drop what is pending for offsets that were just committed without a transaction: the later commit counts."""
+    """Drop pending offsets of partitions that were just committed without a transaction: the later commit counts."""
     if not store.is_open(group):
         return
     later = set(keys)
@@ -215,14 +215,17 @@ def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decisi
 
 
 def is_unstable(store: PendingStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> bool:
-    """Return whether an offset of these partitions, or of any, is pending."""
+    """Return whether an offset of these partitions is pending; None = of any partition."""
     if not store.is_open(group):
         return False
     return partitions is None or not store.pending_keys(group).isdisjoint(OffsetKey(group, *row) for row in partitions)
 
 
 def described(store: PendingStore, group: str, *, sees: Callable[[str, str, int], bool] | None = None) -> list[object]:
-    """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...] of what one sees."""
+    """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...] of pending offsets.
+
+    ``sees``: whether the sender may see a partition; None = all.
+    """
     return [
         [row.key.producer_id, row.producer_epoch, *item]
         for row in store.open_of(group)
@@ -232,7 +235,7 @@ def described(store: PendingStore, group: str, *, sees: Callable[[str, str, int]
 
 
 def expired(store: PendingStore, group: str, wall_ms: int, settings: GroupSettings) -> list[TxnKey]:
-    """Return the rows without pending offsets that no late commit can need any more."""
+    """Return the rows without pending offsets that are so old that no late commit can come any more."""
     if wall_ms < 0:
         return []
     return [

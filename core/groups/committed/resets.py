@@ -1,8 +1,8 @@
 """Resetting the committed offsets of a group without members: all of a request's partitions, or none.
 
-A reset is planned from what was committed and takes effect later. So it names what it was planned from, the group's
-generation and each partition's committed offset, and is refused when the group was used in between: a member that came,
-read on and left would otherwise lose its commits. Called by ``coordinator.py``.
+A reset is planned from what was committed, and takes effect later. So it names what it was planned from: the group's
+generation, and each partition's committed offset. It is refused if the group was used in between; otherwise a member
+that came, read on and left would lose its commits. Called by ``coordinator.py``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.use import GroupUse
 
 ANY: Final = -2
-"""In place of the committed offset that a reset was planned from: it may be any."""
+"""In place of the committed offset that a reset was planned from: any will do."""
 ROW_MORE: Final = 16
-"""Bytes of a row in a batch besides its key and value, at most."""
+"""Most bytes of a row in a batch besides its key and value."""
 NAMED_MAX: Final = 5
 """Most partitions that an error names."""
 
@@ -42,8 +42,8 @@ def reset(
 ) -> None:
     """Handle OffsetReset. Replies [].
 
-    A repetition succeeds: an offset that is already as requested counts as one that the reset was planned from.
-    ``pending``: a transaction is about to commit these; a reset of one of them is refused as unstable.
+    A repetition succeeds: a partition whose committed offset is already the requested one is not outdated. ``pending``:
+    offsets that a transaction is about to commit; a reset of one of them is refused as unstable.
     """
     rows = [
         OffsetCommitted(
@@ -107,7 +107,7 @@ def _outdated(
 
 
 def _illegal(use: GroupUse, rows: list[OffsetCommitted], decision: GroupDecision) -> RaylogError | None:
-    """Return the error for rows that are no offsets, or too many for one batch of the log, which is stored whole."""
+    """Return the error for illegal offsets, or for too many for one batch of the log, which is stored as a whole."""
     if not rows or len({row.key for row in rows}) < len(rows):
         return InvalidRequest("A reset names partitions, each of them once.")
     wrong = next((row for row in rows if row_error(row, decision.settings)), None)

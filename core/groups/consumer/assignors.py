@@ -1,9 +1,9 @@
 """The coordinator's assignors, uniform and range: the target of each member from subscriptions and topics. Pure.
 
-Laws of both: every partition of a subscribed topic goes to exactly one of its subscribers, and the result depends on
-the arguments alone. ``uniform`` balances loads within one for equal subscriptions and moves no more partitions than
-that needs; ``range`` gives each subscriber of a topic one run of neighbouring partitions, so that topics with equal
-counts are cut alike. Members are ordered by static instance id, then by member id.
+Both give every partition of a subscribed topic to exactly one of its subscribers, and depend on their arguments alone.
+``uniform``: if all subscriptions are equal, the numbers of partitions differ by one at most, and no more partitions
+move than that needs. ``range``: each subscriber of a topic gets one range of consecutive partitions, so topics with
+equal numbers of partitions are divided alike. Members are ordered by static instance id, then by member id.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Assignor = Callable[[Sequence[Reader], Mapping[str, TopicFacts]], Targets]
 
 
 def assign_range(readers: Sequence[Reader], topics: Mapping[str, TopicFacts]) -> Targets:
-    """Give each subscriber of a topic one run of partitions; the first ones get one more when uneven."""
+    """Give each subscriber of a topic one range of partitions; if they do not divide evenly, the first get one more."""
     found: dict[str, set[Place]] = {reader.member_id: set() for reader in readers}
     for topic, members in _subscribers(readers, topics).items():
         topic_id, count = topics[topic]
@@ -42,7 +42,7 @@ def assign_range(readers: Sequence[Reader], topics: Mapping[str, TopicFacts]) ->
 
 
 def assign_uniform(readers: Sequence[Reader], topics: Mapping[str, TopicFacts]) -> Targets:
-    """Leave partitions where they are as far as balance allows, and level the rest out."""
+    """Leave partitions where they are as far as balance allows, and spread the others."""
     subscribers = _subscribers(readers, topics)
     found: dict[str, set[Place]] = {reader.member_id: set() for reader in sorted(readers, key=_order)}
     free = {Place(topics[topic][0], topic, number) for topic in subscribers for number in range(topics[topic][1])}
@@ -60,7 +60,7 @@ def assign_uniform(readers: Sequence[Reader], topics: Mapping[str, TopicFacts]) 
 
 
 def _level_equal(found: dict[str, set[Place]], free: set[Place]) -> None:
-    """Equal subscriptions: those with most partitions get the larger shares, so that least moves."""
+    """Balance equal subscriptions: members with most partitions get the larger shares, so that fewest move."""
     each, extra = divmod(len(free) + sum(map(len, found.values())), len(found))
     fullest = sorted(found, key=lambda member_id: -len(found[member_id]))
     share = {member_id: each + (1 if rank < extra else 0) for rank, member_id in enumerate(fullest)}
@@ -77,7 +77,7 @@ def _level_equal(found: dict[str, set[Place]], free: set[Place]) -> None:
 def _level_mixed(found: dict[str, set[Place]], subscribers: Mapping[str, Sequence[str]]) -> None:
     """Move partitions from fuller to emptier members until no single move helps.
 
-    Ends: each move lowers the sum of the squared loads by at least two.
+    It terminates: each move lowers the sum of the squared loads by at least two.
     """
     moved = True
     while moved:

@@ -1,4 +1,4 @@
-"""Which sender may commit offsets in a group of the consumer protocol (KIP-848, KIP-1251), and fetch them. Pure."""
+"""Which senders may commit and fetch offsets in a group of the consumer protocol (KIP-848, KIP-1251). Pure."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from raylog.core.groups.events import OffsetCommitReceived, OffsetFetchReceived,
 def commit_error(group: ConsumerGroup, event: OffsetCommitReceived | TxnOffsetCommitReceived) -> RaylogError | None:
     """Return the error for a commit of this sender at this time, or None when it may commit.
 
-    A commit of an earlier epoch counts for partitions that the member has held since then: its epoch may advance while
-    the commit is on its way. No commit counts for a partition that another member holds.
+    A commit with an earlier member epoch counts for partitions that the member has held since then: its epoch may
+    advance while the commit is on its way. No commit counts for a partition that another member holds.
     """
     if event.generation < 0 and not group.members:
         return None

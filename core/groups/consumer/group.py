@@ -1,8 +1,8 @@
-"""One group of the consumer protocol: what the log says of it, and what its members' heartbeats left here.
+"""One group of the consumer protocol: its state in the log, and its members' sessions.
 
 Hard state (epochs, members, targets, current assignments) changes only through :meth:`ConsumerGroup.apply`, for live
-traffic and replay alike. Soft state (sessions, parked heartbeats, deadlines) is made again by the next coordinator:
-members go on in their epochs, so that a failover causes no rebalance.
+traffic and replay alike. Soft state (sessions, parked heartbeats, deadlines) is lost with the coordinator, and rebuilt
+by the next one: members go on in their epochs, so that a failover causes no rebalance.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ AWAY_EPOCH = -2
 
 @dataclass(slots=True)
 class Session:
-    """What is known of a member beyond the log."""
+    """The soft state of a member."""
 
     deadline_ms: int
-    """When it is removed, unless a heartbeat comes before, or one is parked."""
+    """When the member is removed, unless a heartbeat comes before or one is parked."""
     sequence: int = -1
-    """Number of its last heartbeat: a late one must not confirm what a newer one knows better."""
+    """Sequence of its last heartbeat: an older one that arrives late is refused."""
     parked: RequestId | None = None
     parked_until_ms: int = 0
     knows_epoch: int = -1
-    """The epoch that its last heartbeat carried."""
+    """The member epoch in its last heartbeat."""
     sent: frozenset[Place] | None = None
-    """The assignment in the last answer; None = not known."""
+    """The last assignment that an answer carried; None = not known."""
     revoke_deadline_ms: int | None = None
-    """When it is removed, unless it has given up its partitions before."""
+    """When the member is removed, unless it has given up its revoked partitions before; None = it has none."""
 
 
 @dataclass(slots=True)
@@ -64,14 +64,14 @@ class ConsumerGroup:
     targets: dict[str, frozenset[Place]] = field(default_factory=dict)
     currents: dict[str, CurrentChanged] = field(default_factory=dict)
     owners: dict[Place, str] = field(default_factory=dict)
-    """The member that holds each partition, or has to give it up and has not confirmed that."""
+    """The member that has each partition, including one that has to give it up and has not confirmed that."""
     static: dict[str, str] = field(default_factory=dict)
     """Member id by instance id."""
     sessions: dict[str, Session] = field(default_factory=dict)
     assign_due: bool = False
-    """The target is behind the group's epoch, or the epoch behind what has changed."""
+    """Whether the next target has to be computed: the last one is behind the group's epoch, or a change is pending."""
     assign_at_ms: int = 0
-    """Targets are not computed before this time: changes that come together cause one rebalance."""
+    """The next target is not computed before this time: changes that come together cause one rebalance."""
 
     # ------------------------------------------------------------ reading
 
@@ -87,12 +87,12 @@ class ConsumerGroup:
 
     @property
     def topics(self) -> Mapping[str, TopicFacts]:
-        """Return the facts that the group's epoch was made with."""
+        """Return the facts of the topics from which the last target was made."""
         return {} if self.image is None else self.image.topics
 
     @property
     def is_blank(self) -> bool:
-        """Return whether nothing of the group is in the log."""
+        """Return whether the log has neither epochs nor members of the group."""
         return self.image is None and not self.members
 
     @property
@@ -108,7 +108,7 @@ class ConsumerGroup:
         return ConsumerGroupState.RECONCILING.value
 
     def current(self, member_id: str) -> CurrentChanged:
-        """Return what a member has; nothing in epoch 0 before its first assignment."""
+        """Return a member's current assignment; before its first one it has nothing, in epoch 0."""
         found = self.currents.get(member_id)
         if found is not None:
             return found
@@ -123,7 +123,7 @@ class ConsumerGroup:
         )
 
     def target(self, member_id: str) -> frozenset[Place]:
-        """Return what a member is to have."""
+        """Return a member's target assignment."""
         return self.targets.get(member_id, frozenset())
 
     def subscribed(self) -> set[str]:
@@ -131,7 +131,7 @@ class ConsumerGroup:
         return {topic for topics in self.subscriptions() for topic in topics}
 
     def subscriptions(self) -> list[tuple[str, ...]]:
-        """Return the different lists of topics that members subscribe to: mostly one, which all of them share."""
+        """Return the distinct lists of topics that members subscribe to: mostly one, which all members share."""
         return list({id(member.topics): member.topics for member in self.members.values()}.values())
 
     def readers(self) -> list[Reader]:
@@ -142,12 +142,12 @@ class ConsumerGroup:
         ]
 
     def assignor(self) -> str:
-        """Return the assignor that most members wish, the default one without wishes or on a tie."""
+        """Return the assignor that most members prefer; on a tie, or without preferences, the default one."""
         wishes = sorted(member.assignor for member in self.members.values() if member.assignor)
         return max([DEFAULT_ASSIGNOR, *wishes], key=wishes.count) if wishes else DEFAULT_ASSIGNOR
 
     def is_torn(self) -> bool:
-        """Return whether a crash cut the records of a step: some partition has not exactly one target."""
+        """Return whether a crash cut a step's records short: the targets do not have every partition exactly once."""
         if not self.members:
             return bool(self.targets or self.currents)
         if self.target_epoch < self.epoch or set(self.targets) != set(self.members):
@@ -185,7 +185,7 @@ class ConsumerGroup:
                 self._remove(record)
 
     def _with_shared_topics(self, member: MemberChanged) -> MemberChanged:
-        """Return the member with the very list of topics that an equal member has, so that it is kept once."""
+        """Return the member with the same list object as a member with equal topics, so that memory has it once."""
         topics = next((held for held in self.subscriptions() if held == member.topics), member.topics)
         return member if topics is member.topics else replace(member, topics=topics)
 
@@ -213,7 +213,7 @@ class ConsumerGroup:
             self.owners[place] = member_id
 
     def restore(self, now_ms: int) -> None:
-        """Begin to serve what the log says: every member gets a fresh session, and time to give up partitions."""
+        """Begin to serve after a replay: every member gets a fresh session, and time to give up revoked partitions."""
         for member_id, member in self.members.items():
             session = self.sessions[member_id] = Session(now_ms + member.session_timeout_ms)
             if self.current(member_id).state is MemberState.UNREVOKED_PARTITIONS:
@@ -233,7 +233,7 @@ class ConsumerGroup:
         ]
 
     def validate(self) -> None:
-        """Check every rule between the fields; raises InvariantBroken."""
+        """Check the invariants between the fields; raises InvariantBroken."""
         name = self.name
         owners: dict[Place, str] = {}
         for member_id, current in self.currents.items():

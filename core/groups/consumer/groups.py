@@ -1,8 +1,8 @@
 """All consumer-protocol groups of one coordinator, and the topics that they read. Owned by ``coordinator.py``.
 
-Every event that changes a group ends here in the same way: if members, subscriptions or topics changed, the group's
-epoch advances and its target is computed, at once or after the pause between two targets; members whose heartbeats wait
-are then brought on.
+Every event that changes a group ends here in the same way. If members, subscriptions or topics changed, the group's
+epoch advances and its target is computed, at once or after the pause between two targets. Then members whose heartbeats
+are parked take their next step towards it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMES_BYTES_MAX: Final = 4 * 1024
 _FIELDS_BYTES: Final = 500
 """Most bytes of a record's other fields."""
 _PLACE_BYTES: Final = 14
-"""Most bytes of a partition in a member's record, besides its topic's name."""
+"""Most bytes of a partition in a member's record, without its topic's name."""
 
 
 class ConsumerGroups:
@@ -57,9 +57,9 @@ class ConsumerGroups:
         self._settings = settings
         self._groups: dict[str, ConsumerGroup] = {}
         self._known: dict[str, TopicFacts] = {}
-        """The topics that were seen; those that do not exist are missing."""
+        """Facts by topic name, of topics that are known to exist."""
         self._requested: set[str] = set()
-        """The topics that were looked up, or are being."""
+        """The topics that were looked up, or are being looked up."""
         self._next_check_ms = 0
         self._feature_level = settings.feature_level
 
@@ -79,7 +79,7 @@ class ConsumerGroups:
             del self._groups[record.group]
 
     def loaded(self, now_ms: int) -> None:
-        """Begin to serve: members go on with fresh sessions, and the topics are those that the log names."""
+        """Begin to serve: members go on with fresh sessions, and the facts of topics are those in the log at first."""
         for name in list(self._groups):
             group = self._groups[name]
             if group.is_blank and not group.targets and not group.currents:
@@ -115,13 +115,13 @@ class ConsumerGroups:
         return self._groups[name]
 
     def parked(self) -> list[RequestId]:
-        """Return the heartbeats that wait."""
+        """Return the requests of parked heartbeats."""
         sessions = [session for group in self._groups.values() for session in group.sessions.values()]
         return [session.parked for session in sessions if session.parked is not None]
 
     @property
     def has_members(self) -> bool:
-        """Return whether time can change a group."""
+        """Return whether a group has members or a target to compute: time can change such a group."""
         return any(group.members or group.assign_due for group in self._groups.values())
 
     def hard_state(self) -> list[object]:
@@ -139,7 +139,7 @@ class ConsumerGroups:
     def refusal(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> RaylogError | None:
         """Return the error for a heartbeat that the group does not take, or None."""
         if event.member_epoch == 0 and self._feature_level < CONSUMER_GROUPS_LEVEL:
-            self._look_up(set(event.topics or ()), decision)  # the answer has the level, which may have been raised
+            self._look_up(set(event.topics or ()), decision)  # TopicsSeen has the level, which may have been raised
             return UnsupportedVersion(
                 f"The consumer protocol needs feature level {CONSUMER_GROUPS_LEVEL}, and this cluster is at "
                 f"{self._feature_level}: a coordinator of an earlier release could not read what it writes. Raise it "
@@ -164,7 +164,7 @@ class ConsumerGroups:
             heartbeats.assign(group, self._facts(group), decision)
         owned = None if event.owned is None or is_join else frozenset(Place(*each) for each in event.owned)
         if group.current(event.member_id).epoch == AWAY_EPOCH:
-            owned = frozenset()  # by leaving for a while it has confirmed that it holds nothing
+            owned = frozenset()  # when it left for a while, it confirmed that it holds nothing
         if heartbeats.settle(group, event.member_id, owned, decision):
             heartbeats.settle_parked(group, decision)
         heartbeats.answer_or_park(group, event, decision)
@@ -241,7 +241,7 @@ class ConsumerGroups:
 
     @property
     def _head_bytes(self) -> int:
-        """Most bytes of a member's record, or of a group's, besides topics and their partitions."""
+        """Most bytes of a member's record, or of a group's, without topics and their partitions."""
         return self._names_bytes_max + _FIELDS_BYTES
 
     def _fits(self, topics: set[str], known: Mapping[str, TopicFacts]) -> bool:
@@ -253,11 +253,11 @@ class ConsumerGroups:
         return size <= self._settings.record_bytes_max
 
     def _facts(self, group: ConsumerGroup) -> Mapping[str, TopicFacts]:
-        """Return the facts for a group's next target: those of its last one, where those of now do not fit the log."""
+        """Return the facts for a group's next target: the present ones, or the last if those do not fit a record."""
         return self._known if self._fits(group.subscribed(), self._known) else group.topics
 
     def _changed(self, group: ConsumerGroup, decision: GroupDecision) -> None:
-        """The group's epoch advances; its target follows now, or after the pause between two."""
+        """Advance the group's epoch; its target is computed now, or after the pause between two targets."""
         if decision.now_ms >= group.assign_at_ms:
             heartbeats.assign(group, self._facts(group), decision)
         else:
@@ -284,7 +284,7 @@ class ConsumerGroups:
         return result
 
     def seen(self, event: TopicsSeen, decision: GroupDecision) -> None:
-        """Topics were looked up: groups that read any that has changed get a new epoch."""
+        """Take topics that were looked up: groups that read a changed one get a new epoch."""
         self._feature_level = max(self._feature_level, event.feature_level)
         for topic in event.requested:
             if topic in event.topics:
@@ -300,7 +300,7 @@ class ConsumerGroups:
                 self._changed(group, decision)
 
     def tick(self, decision: GroupDecision) -> None:
-        """Remove members whose time is over, compute targets that are due, answer heartbeats that have waited."""
+        """Remove members past their deadlines, compute targets that are due, answer heartbeats whose wait is over."""
         now_ms = decision.now_ms
         for group in self._groups.values():
             if not group.members and not group.assign_due:
@@ -337,7 +337,7 @@ class ConsumerGroups:
         return False
 
     def resign(self, decision: GroupDecision) -> None:
-        """Refuse every heartbeat that waits: another coordinator is to serve its member."""
+        """Refuse every parked heartbeat: another coordinator will serve its member."""
         for request in self.parked():
             decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
         self._groups.clear()

@@ -1,7 +1,7 @@
 """What a member's heartbeat does to its group: join, follow the target, leave (KIP-848).
 
-Each function takes the group and the step's decision. A heartbeat that has no news for its member is parked until there
-is some, or until its wait is over: so an assignment reaches a member at once, whatever its interval. Called by
+Each function takes the group and the step's decision. While there is no news for its member a heartbeat is parked, at
+most until its wait is over: so an assignment reaches a member at once, whatever its heartbeat interval. Called by
 ``groups.py``.
 """
 
@@ -45,7 +45,7 @@ Known = Mapping[str, TopicFacts]
 
 
 def join_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
-    """Return the error for a member that wants to join under this id or instance id, or None."""
+    """Return the error for a member that joins under an instance id that another process uses, or None."""
     holder = None if event.instance_id is None else group.static.get(event.instance_id)
     if holder is None or holder == event.member_id or group.current(holder).epoch == AWAY_EPOCH:
         return None
@@ -76,10 +76,10 @@ def member_error(group: ConsumerGroup, member_id: str, instance_id: str | None) 
 
 
 def epoch_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
-    """Return the error for a member in this epoch, or None.
+    """Return the error for a heartbeat in another epoch than the member's, or None.
 
-    The epoch before is accepted from a member that holds no more than is known of it: the answer that advanced it may
-    have been lost.
+    The previous epoch is accepted if the member holds no more than its current assignment: the answer with the new
+    epoch may have been lost.
     """
     current = group.current(event.member_id)
     if event.member_epoch == current.epoch:
@@ -103,7 +103,7 @@ def epoch_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogE
 
 
 def take_in(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> bool:
-    """Note what a member that may speak says of itself; return whether the group's target has to change."""
+    """Note what a valid heartbeat states about its member; return whether the group's target has to change."""
     holder = None if event.instance_id is None else group.static.get(event.instance_id)
     if event.member_epoch == 0 and holder is not None and holder != event.member_id:
         _replace_static(group, holder, event, decision)
@@ -133,9 +133,9 @@ def take_in(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: Grou
 
 
 def _replace_static(group: ConsumerGroup, old_id: str, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
-    """A static member is back in a new process: it takes the place of the old one, before that can be reassigned.
+    """Give the place of a static member to its new process, before its partitions can be reassigned.
 
-    The old one's rows go first: a crash between them may leave partitions without an owner, never with two.
+    The old member's rows are deleted first: a crash in between may leave partitions without an owner, never with two.
     """
     old, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
     remove(group, old_id, decision)
@@ -145,7 +145,7 @@ def _replace_static(group: ConsumerGroup, old_id: str, event: MemberHeartbeatRec
 
 
 def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision) -> bool:
-    """Bring a member a step on towards its target; return whether it released partitions."""
+    """Take a member's next step towards its target; return whether it released partitions."""
     current, session = group.current(member_id), group.sessions[member_id]
     following = next_current(
         current,
@@ -158,7 +158,8 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
     if following is current:
         return False
     if row_bytes(*following.to_wire()) > decision.settings.record_bytes_max:
-        # A row has an entry for each topic and epoch. With one epoch they fit; commits of earlier ones are repeated.
+        # A row has an entry for each topic and epoch: with one epoch it fits. Commits with earlier epochs are refused
+        # then, and repeated.
         following = replace(
             following,
             assigned=dict.fromkeys(following.assigned, following.epoch),
@@ -174,7 +175,7 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
 
 
 def answer_or_park(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
-    """Answer a heartbeat that has news for its member, or that does not wait; park it otherwise."""
+    """Answer a heartbeat if there is news for its member or it does not wait; park it otherwise."""
     current, session = group.current(event.member_id), group.sessions[event.member_id]
     assigned = frozenset(current.assigned)
     differs = event.owned is not None and {Place(*each) for each in event.owned} != assigned
@@ -185,7 +186,7 @@ def answer_or_park(group: ConsumerGroup, event: MemberHeartbeatReceived, decisio
 
 
 def has_news(group: ConsumerGroup, member_id: str) -> bool:
-    """Return whether a parked heartbeat has something for its member."""
+    """Return whether the member does not know its present epoch or assignment."""
     current, session = group.current(member_id), group.sessions[member_id]
     return current.epoch != session.knows_epoch or session.sent != frozenset(current.assigned)
 
@@ -193,7 +194,7 @@ def has_news(group: ConsumerGroup, member_id: str) -> bool:
 def answer(group: ConsumerGroup, member_id: str, decision: GroupDecision, *, whole: bool = False) -> None:
     """Answer a member's parked heartbeat: [member id, epoch, [[topic id, topic, [partitions]]...] or None].
 
-    The assignment is left out when the member was sent it before, unless ``whole``.
+    The assignment is left out (None) if the member was sent it before, unless ``whole``.
     """
     current, session = group.current(member_id), group.sessions[member_id]
     request, session.parked = session.parked, None
@@ -207,7 +208,7 @@ def answer(group: ConsumerGroup, member_id: str, decision: GroupDecision, *, who
 
 
 def unpark(session: Session, decision: GroupDecision) -> None:
-    """Refuse a heartbeat that is parked, because its member has sent a newer one."""
+    """Refuse a member's parked heartbeat, if any: a newer one has come."""
     request, session.parked = session.parked, None
     if request is not None:
         decision.refuse_at_once(request, StaleMemberEpoch("A newer heartbeat of this member has come."))
@@ -234,7 +235,7 @@ def leave(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupD
 
 
 def remove(group: ConsumerGroup, member_id: str, decision: GroupDecision) -> None:
-    """Remove a member: what it held is free, and its epoch is refused from now on."""
+    """Remove a member: its partitions are free, and it is fenced from now on."""
     session = group.sessions.pop(member_id)
     if session.parked is not None:
         decision.refuse(session.parked, UnknownMemberId(f"Member {member_id!r} was removed; join again."))
@@ -247,14 +248,14 @@ def remove(group: ConsumerGroup, member_id: str, decision: GroupDecision) -> Non
 
 
 def bump(group: ConsumerGroup, decision: GroupDecision) -> None:
-    """Advance the group's epoch, unless its target is behind anyway: that is to have all changes until then."""
+    """Advance the group's epoch, unless its target is behind it already: the next target will have all changes."""
     group.assign_due = True
     if group.target_epoch == group.epoch:
         _write_epochs(group, decision, epoch=group.epoch + 1, target_epoch=group.target_epoch, topics=group.topics)
 
 
 def assign(group: ConsumerGroup, known: Known, decision: GroupDecision) -> None:
-    """Compute the target for the group's epoch, and bring the members whose heartbeats wait on towards it."""
+    """Compute the target of the group's epoch; members with parked heartbeats take their next step towards it."""
     bump(group, decision)
     topics = {topic: known[topic] for topic in sorted(group.subscribed()) if topic in known}
     assignor = group.assignor()
@@ -270,7 +271,7 @@ def assign(group: ConsumerGroup, known: Known, decision: GroupDecision) -> None:
 
 
 def settle_parked(group: ConsumerGroup, decision: GroupDecision) -> None:
-    """Bring members whose heartbeats wait on towards their targets, and answer those that have news by that."""
+    """Take the next step of each member with a parked heartbeat, and answer those for which that is news."""
     for member_id, session in group.sessions.items():
         if session.parked is not None:
             settle(group, member_id, None, decision)

@@ -1,8 +1,8 @@
-"""A member's way from what it has to its target, one step for each heartbeat (KIP-848). Pure.
+"""A member's way from its current assignment to its target, one step for each heartbeat (KIP-848). Pure.
 
 The one rule: a partition goes to its new owner only when no member has it, and the former owner has it until its own
-heartbeat no longer lists it. A member that has to give up partitions stays in its epoch meanwhile; all others advance,
-and keep reading what they keep.
+heartbeat no longer lists it. A member that has to give up partitions stays in its epoch until it has; all others
+advance. All of them keep reading the partitions that they keep.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ def next_current(
     owners: Mapping[Place, str],
     shown_epoch: int,
 ) -> CurrentChanged:
-    """Return what the member has from now on; the same object when nothing changes.
+    """Return the member's next current assignment; the same object if nothing changes.
 
-    ``owned`` is what its heartbeat says that it holds, None when it does not say: that confirms no revocation.
-    ``owners`` has the member that holds each partition, or has not confirmed that it gave it up. ``shown_epoch`` is the
-    last one that the member has shown to know: it may repeat that one, as long as it has not shown a later one.
+    ``owned``: the partitions that its heartbeat lists; None = it lists none, which confirms no revocation. ``owners``:
+    the member that has each partition, including one that has not confirmed that it gave it up. ``shown_epoch``: the
+    epoch in the member's last heartbeat, which it may send again until it has the answer with the new one.
     """
     if current.state is MemberState.STABLE and current.epoch == target_epoch:
         return current

@@ -1,8 +1,8 @@
 """The records of consumer-protocol groups in ``__consumer_offsets``: a key and a value each, as wire lists.
 
-As in Kafka (KIP-848): a group's epochs, and for each member its metadata, its target and its current assignment. The
-records of a step may be torn by a crash behind any of them: what a group needs to be whole is checked when it is
-loaded, and mended by its next target (``ConsumerGroup.is_torn``).
+As in Kafka (KIP-848): a group's epochs, and for each member its metadata, its target and its current assignment. A
+crash may cut a step's records short after any of them: whether a group is complete is checked when it is loaded, and
+its next target repairs it (``ConsumerGroup.is_torn``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ VERSION: Final = 1
 
 
 class Place(NamedTuple):
-    """A partition of one topic id: a topic that is made again has other partitions under the same name."""
+    """A partition, with its topic id: a topic that is created again has other partitions under the same name."""
 
     topic_id: str
     topic: str
@@ -38,7 +38,7 @@ class TopicFacts(NamedTuple):
 
 
 class MemberState(Enum):
-    """How far a member is on its way to its target; the values are Kafka's."""
+    """How far a member is on its way to its target assignment; the values are Kafka's."""
 
     STABLE = "Stable"
     UNREVOKED_PARTITIONS = "UnrevokedPartitions"
@@ -49,9 +49,10 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsChanged:
-    """A group: ``epoch`` grows with each change of members, subscriptions or topics; ``target_epoch`` follows.
+    """A group's epochs: ``epoch`` grows with changes of members, subscriptions or topics; ``target_epoch`` follows.
 
-    ``topics`` are the facts that ``epoch`` was made with. ``changed_ms``: the time of day (since 1970), -1 = unknown.
+    ``topics``: facts of the topics from which the last target was made. ``changed_ms``: the time of day (since 1970) of
+    this record, -1 = unknown.
     """
 
     group: str
@@ -76,7 +77,7 @@ class EpochsChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochsDeleted:
-    """Tombstone of a group; its members went before it."""
+    """Tombstone of a group, which has no members any more."""
 
     group: str
 
@@ -87,7 +88,7 @@ class EpochsDeleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberChanged:
-    """What a member reports of itself; timeouts in milliseconds. ``assignor`` "": it has no wish."""
+    """What a member reports of itself; timeouts in milliseconds. ``assignor`` "" = it has no preference."""
 
     group: str
     member_id: str
@@ -115,7 +116,7 @@ class MemberChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetChanged:
-    """The partitions that a member is to have."""
+    """A member's target assignment."""
 
     group: str
     member_id: str
@@ -129,9 +130,9 @@ class TargetChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurrentChanged:
-    """What a member has, with the epoch since which it has it.
+    """A member's current assignment: each partition with the member epoch since which the member has it.
 
-    ``epoch`` -2: a static member that is away. ``revoking``: it has to give these up and has not confirmed it.
+    ``epoch`` -2 = a static member that is away. ``revoking``: partitions that it has to give up, and has not confirmed.
     """
 
     group: str

@@ -1,7 +1,7 @@
-"""The copies of records whose retry is too far away to wait in their partition: each once in ``__scheduled``. Pure.
+"""Copies of records whose retry is too late for them to wait in their partition: each once in ``__scheduled``. Pure.
 
-They go as dead letters do: the record is ARCHIVING, the copy's place in the sequence is stored before it is sent, and
-the record is finished when ``__scheduled`` has acknowledged it. A new leader sends the same batch again.
+Copies are sent as dead letters are: the record is ARCHIVING, the copy's sequence is stored before the copy is sent, and
+the record is finished when ``__scheduled`` has acknowledged the copy. A new leader sends the same batch again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 UNDELIVERABLE: Final = "undeliverable"
 LATER: Final = "it was to be retried later, and {}"
-"""Why a record whose copy cannot be made is a dead letter."""
+"""Message of the dead letter of a record that cannot be copied, with the reason."""
 
 
 class Copies(DeadLetters):
@@ -28,7 +28,7 @@ class Copies(DeadLetters):
     is_later = True
 
     def __init__(self, book: RecordBook, policy: QueuePolicy, box: LetterBox | None, letters: DeadLetters) -> None:
-        """What cannot be copied goes to ``letters``."""
+        """Begin with what was stored; records that cannot be copied go to ``letters``."""
         super().__init__(book, policy, box)
         self.letters = letters
 
@@ -42,7 +42,7 @@ class Copies(DeadLetters):
         self.box = decision.copy_box = box
 
     def box_found(self, event: LetterBoxFound, decision: QueueDecision) -> None:
-        """Take where copies go; where that is nowhere they wait."""
+        """Note where copies go; while that is nowhere, they wait."""
         self._is_looking = False
         if event.box is not None:
             self._note(event.box, decision)
@@ -57,7 +57,7 @@ class Copies(DeadLetters):
         decision.count("postponed", decision.letters_finished - before)
 
     def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
-        """Take the batch under way back; what cannot be copied becomes a dead letter."""
+        """Take the batch under way back; records that cannot be copied become dead letters."""
         super().refused(event, decision)
         for offset, why in event.lost:
             cell = self.book.at(offset)

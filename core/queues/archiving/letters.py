@@ -1,11 +1,11 @@
 """The dead letters of one queue: one batch under way at a time, each batch once in the topic. Pure.
 
-A record that becomes a dead letter is ARCHIVING. Its place in the sequence of the dead letters is stored before the
-letter is sent, and it is ARCHIVED when the letter is committed. A new leader sends again what has a sequence: that is
-one batch, the same as before, so the topic's leader knows it and stores it once.
+A record that becomes a dead letter is ARCHIVING. The letter's sequence is stored before the letter is sent, and the
+record is ARCHIVED when the letter is committed. A new leader sends the letters with a sequence again: they are the same
+batch as before, so the topic's leader recognises it and stores it once.
 
-A letter that is too large for the topic alone is held while the others go on, and one of those that are held is tried
-again now and then: the topic's limit may have been raised.
+A letter that is too large for the topic even alone is held while others go on. From time to time one of the held ones
+is tried again: the topic's limit may have been raised.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from raylog.core.queues.states import ARCHIVING, DEAD, POSTPONED, Cause, Cell
 LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
 RETRY_MS: Final = 1_000
-"""Pause before a topic of dead letters that was not there is looked for again."""
+"""Pause before a missing or unreachable topic of dead letters is looked up again."""
 HELD_MS: Final = 10_000
-"""Pause before one of the letters that are too large for their topic is tried again."""
+"""Pause before one of the held letters is tried again."""
 SEQUENCE_MASK: Final = 2**31 - 1
 
 
@@ -34,7 +34,7 @@ class DeadLetters:
     """Which records wait for a dead letter, and which letters are under way.
 
     Invariants: the letters under way have the sequences from ``_first_sequence`` on, without gaps, and are all
-    ARCHIVING in the book; ``box.next_sequence`` is behind them. A letter is under way, waits, or is held.
+    ARCHIVING in the book; ``box.next_sequence`` is the one after them. Each letter is under way, waits, or is held.
     """
 
     is_later: ClassVar[bool] = False
@@ -52,20 +52,20 @@ class DeadLetters:
         self._batch_max = LETTERS_MAX
         self._held: deque[int] = deque()
         self._held_until_ms = 0
-        """When one of those that are held is tried again."""
+        """When one of the held letters is tried again."""
         self._tried: int | None = None
-        """That one, until its outcome is known."""
+        """Offset of the held letter that is tried, until its outcome is known."""
         self._bodiless: set[int] = set()
-        """Those that go without their bodies."""
+        """Offsets whose letters go without their bodies."""
 
     @property
     def count(self) -> int:
-        """How many records are ARCHIVING."""
+        """How many records wait for their letter to be stored."""
         return len(self._under_way) + len(self._held) + sum(end - first for first, end in self._waiting)
 
     @property
     def held(self) -> int:
-        """How many of them are held, because their letter is too large for its topic."""
+        """How many letters are held because they are too large for their topic."""
         return len(self._held)
 
     @property
@@ -74,17 +74,17 @@ class DeadLetters:
         return bool(self._under_way)
 
     def next_ms(self) -> int | None:
-        """Return when a topic that is missing, or did not take a letter, is tried again; None = there is none."""
+        """Return when a missing topic, or a held letter, is tried again; None = there is nothing to try."""
         if self._retry_at_ms is not None or self._under_way or self._is_looking or not self._held:
             return self._retry_at_ms
         return self._held_until_ms
 
     def add(self, first: int, end: int) -> None:
-        """Take records that have become ARCHIVING."""
+        """Add records that have become ARCHIVING."""
         self._waiting.append((first, end))
 
     def resume(self, decision: QueueDecision) -> None:
-        """Take what is ARCHIVING in a book that was loaded, and send again what may have been sent."""
+        """Collect the ARCHIVING records of a loaded book, and send again what may have been sent before."""
         for first, end, cell in self.book.pieces(self.book.start, self.book.end):
             if cell.cause is None or not self._is_own(cell):
                 continue
@@ -94,13 +94,13 @@ class DeadLetters:
                 self._under_way.append(Letter(first, cell.tries, cell.cause, until_ms=cell.until_ms))
         if self._under_way and self.box is not None:
             behind = self.box.next_sequence
-            # By distance from the end: sequences begin again at 0 behind the greatest.
+            # By distance from the end, since sequences wrap around to 0.
             self._under_way.sort(key=lambda letter: -((behind - letter.cause.sequence) & SEQUENCE_MASK))
             self._first_sequence = self._under_way[0].cause.sequence
             self._send(decision, is_again=True)
 
     def go_on(self, decision: QueueDecision) -> None:
-        """Begin the next batch, if one is due: the last thing that a step does."""
+        """Begin the next batch, if one is due; called at the end of each step."""
         if self._under_way or self._is_looking:
             return
         if self._held:
@@ -137,7 +137,7 @@ class DeadLetters:
         self.box = decision.letter_box = box
 
     def box_found(self, event: LetterBoxFound, decision: QueueDecision) -> None:
-        """Take where letters go; where that is nowhere they wait, or are dropped if the policy has it so."""
+        """Note where letters go. Without a topic they wait, or are dropped if it is missing and the policy says so."""
         self._is_looking = False
         if event.box is not None:
             decision.require(event.box.topic == event.topic, "dead letters go where they are meant to go")
@@ -174,7 +174,7 @@ class DeadLetters:
         self._batch_max = min(LETTERS_MAX, 2 * self._batch_max)
 
     def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
-        """Take the batch under way back: none of its letters is in the topic, or that topic is no more."""
+        """Take the batch under way back: none of its letters is in the topic, or the topic was replaced."""
         if not self._under_way or event.sequence != self._first_sequence:
             return
         elsewhere = {*event.finished, *event.undeliverable}
@@ -200,14 +200,14 @@ class DeadLetters:
         if event.is_replaced:
             self.box = None
             return
-        # Certainly not in the topic: the sequences are used again.
+        # The letters are certainly not in the topic, so their sequences can be used again.
         if event.fits:
             self._batch_max = event.fits
         if self.box is not None:
             self._note(self.box._replace(next_sequence=self._first_sequence), decision)
 
     def _too_large(self, offset: int, decision: QueueDecision) -> None:
-        """Hold a letter that its topic does not take alone; or drop its body, if the policy has it so."""
+        """Hold a letter that its topic does not take even alone; or drop its body, if the policy says so."""
         if self._tried == offset:
             self._tried = None
         elif offset not in self._bodiless:
@@ -216,7 +216,7 @@ class DeadLetters:
             if not self._held:
                 self._held_until_ms = decision.now_ms + HELD_MS
             self._held.append(offset)
-        elif offset in self._bodiless:  # not even what says where it was
+        elif offset in self._bodiless:  # too large even without its body
             self._bodiless.discard(offset)
             self.book.put(offset, offset + 1, DEAD)
             decision.count("dead_letters_dropped")
@@ -226,7 +226,7 @@ class DeadLetters:
             self._waiting.appendleft((offset, offset + 1))
 
     def _try_held(self, now_ms: int) -> None:
-        """Try a letter that is held again, if it is time; all of them, if their bodies may be dropped now."""
+        """Try a held letter again, if it is time; all of them, if the policy now allows to drop their bodies."""
         if self.policy.drops_undeliverable:
             self._bodiless.update(self._held)
             self._release()
@@ -236,7 +236,7 @@ class DeadLetters:
             self._waiting.appendleft((self._tried, self._tried + 1))
 
     def _release(self) -> None:
-        """Have everything that is held wait again."""
+        """Put all held letters back among those that wait."""
         self._waiting.extend((offset, offset + 1) for offset in self._held)
         self._held.clear()
         self._tried = None

@@ -1,7 +1,7 @@
-"""Retries that are too far away to wait in their partition: the topic of their copies, and what these say. Pure.
+"""Late retries: the topic to which copies of the records are delivered, and the headers of copies. Pure.
 
-A record whose pause is above ``queue.retry.max.ms`` is copied into ``__scheduled``, due in the retry topic of its group
-and topic. The members of the group work on that topic too; no other group does.
+A record whose pause is above ``queue.retry.max.ms`` is copied to ``__scheduled``. When it is due, the copy is delivered
+to the retry topic of its group and topic. The members of that group work on the retry topic too; no other group does.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final, NamedTuple
 Header = tuple[str, bytes | None]
 
 HEADER: Final = "raylog-retry-origin"
-"""Of a copy: where the record was, and how often it was handed out."""
+"""Header of a copy: where the record was first, and how often it was handed out."""
 TIMESTAMP: Final = "raylog-retry-timestamp"
-"""Of a copy, whose timestamp is its due time: the record's own. A header apart, which earlier releases pass over."""
+"""Header of a copy: the record's own timestamp, as that of the copy is its due time. Earlier releases ignore it."""
 OF: Final = "queue.retry.of"
-"""Setting of a retry topic: the topic whose records come there."""
+"""Setting of a retry topic: the topic whose records are retried there."""
 PREFIX: Final = "retry."
 _NAME_MAX: Final = 249
 _DIGEST_BYTES: Final = 8
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _FIELDS: Final = 4
 _DIGITS_MAX: Final = 18
-"""More would be no offset."""
+"""Most digits of a number in a header: an offset has no more."""
 
 
 class Origin(NamedTuple):
-    """Where a record was first, and how often it was handed out until it was copied."""
+    """Where a record was first, and how often it was handed out before it was copied."""
 
     topic: str
     partition: int
@@ -42,7 +42,7 @@ class Origin(NamedTuple):
 
     @classmethod
     def of(cls, headers: Iterable[Header] | None) -> Origin | None:
-        """Return what a copy's headers say: the last one, which is ours; None = it is no copy."""
+        """Return the origin in a copy's headers; None = it is no copy. The last header counts: it is Raylog's own."""
         found: Origin | None = None
         for name, value in headers or ():
             if name == HEADER and value is not None:
@@ -62,20 +62,20 @@ def timestamp_header(timestamp_ms: int) -> Header:
 
 
 def own_timestamp(headers: Iterable[Header] | None, default_ms: int) -> int:
-    """Return the timestamp that the record of a copy had: the last one, which is ours; the default where none is."""
+    """Return the timestamp in a copy's headers, of the last such header; ``default_ms`` if there is none."""
     texts = [value.decode(errors="replace") for name, value in headers or () if name == TIMESTAMP and value is not None]
     return int(texts[-1]) if texts and _is_number(texts[-1]) else default_ms
 
 
 def without(headers: Iterable[Header] | None) -> list[Header]:
-    """Return a copy's headers as the record had them."""
+    """Return a copy's headers without those that the copying added."""
     return [header for header in headers or () if header[0] not in (HEADER, TIMESTAMP)]
 
 
 def retry_topic(group: str, topic: str) -> str:
     """Return the name of the topic for a group's late retries of a topic's records.
 
-    Where ``retry.<group>.<topic>`` is no legal name, or could be that of another group, a digest keeps them apart.
+    If ``retry.<group>.<topic>`` is no legal name, or could be that of another group, a digest is added.
     """
     name = f"{PREFIX}{group}.{topic}"
     if "." not in group and not _ILLEGAL.search(group) and len(name) <= _NAME_MAX:

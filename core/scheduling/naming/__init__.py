@@ -1,1 +1,1 @@
-"""Schedule ids: which record waits under one, whether its key is in memory or in a run."""
+"""Schedule ids: which record waits under an id, be its key in memory or in a run."""

@@ -1,8 +1,8 @@
 """The names in a run: a sorted column with the place of each key, and a filter in front of it. Pure.
 
-Names are 128-bit hashes of schedule ids. The column lies behind the blocks of its run: the upper halves of the names in
-order, their lower halves, and the place of each one's key. The filter is a Bloom filter with three probes and at least
-eight bits a name: about one of 30 searches reads the column of a run in vain.
+Names are 128-bit hashes of schedule ids. Behind the blocks of a run are the upper halves of its names in order, their
+lower halves, and the place of each name's key among the run's keys. Then follows a Bloom filter with three probes and
+at least eight bits per name: about one of 30 searches for a name that the run does not have reads the column in vain.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from raylog.core.scheduling.numbers import numbers_of, to_bytes
 _HALF: Final = 64
 _LOW: Final = (1 << _HALF) - 1
 _NAME_BYTES: Final = 20
-"""Of the column: two halves, and a place."""
+"""Bytes per name in the column: two halves of 8, and a place of 4."""
 _BITS_EACH: Final = 8
 _BITS_MIN: Final = 64
 _SHIFTS: Final = (0, 32, 64)
-"""The probes are these parts of a name, as long as the filter is: names are hashes."""
+"""A probe is the name shifted by one of these, modulo the filter's bits. Names are hashes: no other hash is needed."""
 
 Part = Callable[[int, int], bytes]
 """Returns bytes ``[start, end)`` behind the blocks of a run."""
@@ -47,7 +47,7 @@ def encode_names(keys: Sequence[int], names: Mapping[int, int]) -> bytes:
 
 
 def filter_bytes(names: int) -> int:
-    """Return how long the filter of so many names is."""
+    """Return how many bytes the filter of so many names has: a power of two."""
     return (1 << max(_BITS_MIN, _BITS_EACH * names).bit_length()) // 8
 
 
@@ -58,13 +58,13 @@ def filter_place(names: int) -> tuple[int, int]:
 
 
 def may_hold(byte_at: Callable[[int], int], size: int, name: int) -> bool:
-    """Return False where a filter of so many bytes knows that a name is not in its run."""
+    """Return False if a filter of ``size`` bytes rules out that its run has a name."""
     mask = 8 * size - 1
     return all(byte_at((name >> shift & mask) >> 3) >> (name >> shift & 7) & 1 for shift in _SHIFTS)
 
 
 def place_of(name: int, names: int, part: Part) -> int | None:
-    """Return the place of a name's key in its run; None = the run does not have the name."""
+    """Return the place of a name's key in its run, which has ``names`` names; None = the name is not among them."""
     upper, lower = name >> _HALF, name & _LOW
 
     def number(typecode: str, start: int, index: int, size: int = 8) -> int:

@@ -1,8 +1,8 @@
 """Which record was sent last under a name. Owned by the machine. Pure.
 
-A name is that of a schedule id in a target topic. Keys that are in no run have theirs in memory, for those in runs the
-runs are searched: the newest one that has the name is right, because a key is replaced by a later one while it is in
-memory or in an earlier run. Whether the key that is found still waits, the machine knows.
+A name stands for a schedule id in a target topic. The names of keys that are in no run are in memory; for the others
+the runs are searched. The newest run that has the name is right, because a key is only replaced while it is in memory
+or in an earlier run. The machine decides whether the key that is found still waits.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.runs import ReadBlock, Run
 
 FILTERS_BYTES: Final = 32 * 1024 * 1024
-"""Filters of runs that are kept in memory, the newest; of an older run's filter a few bytes are read."""
+"""Most bytes of runs' filters in memory, those of the newest runs; of another filter, each search reads a few bytes."""
 DELIVERED_REMEMBERED: Final = 10_000
-"""Names whose records were delivered last, for requests that come after that."""
+"""Most names of delivered records that are remembered, for requests that come after the delivery."""
 REPLACED_REMEMBERED: Final = 1_000
-"""Records with names whose answer is remembered: a producer that repeats a request repeats one of the last."""
+"""Most records with names whose answer is remembered: a producer repeats only one of its latest requests."""
 
 
 class Names:
     """The names of a partition of ``__scheduled``.
 
-    Invariant: of the keys under one name that were in no batch one at most waits, and ``waiting`` returns it. What it
-    returns depends on the log alone; ``find`` also knows what this owner remembers.
+    Invariant: of the keys under one name that were in no batch, at most one waits, and ``waiting`` returns it. What
+    ``waiting`` returns depends on the log alone; ``find`` also uses what this owner remembers.
     """
 
     def __init__(self, pending: Pending, read: ReadBlock) -> None:
@@ -34,20 +34,24 @@ class Names:
         self._pending = pending
         self._read = read
         self._keys: dict[int, int] = {}
-        """By names, as far as the keys are in no run; those that were cancelled too, while that is remembered."""
+        """Key by name, of keys that are in no run; cancelled keys too, while their cancellation is remembered."""
         self._names: dict[int, int] = {}
-        """The other way round."""
+        """Name by key, of the same keys."""
         self._delivered: dict[int, int] = {}
+        """Key by name, of the records delivered last."""
         self._filters: dict[int, bytes] = {}
-        """Of runs with names, by their offsets; those of the newest, since a name was first searched in them."""
+        """Filter by run offset, of the newest runs with names; read when a name is first searched in the run."""
         self._filters_bytes = 0
         self.replaced: dict[int, bool] = {}
-        """Of the last records with names, by offset: whether an earlier one was waiting under the name."""
+        """Of the last records with names, by offset: whether the record replaced one that waited under its name."""
         self.replaced_count = 0
         """Since this leadership began."""
 
     def waiting(self, name: int, taken: Collection[int]) -> int | None:
-        """Return the key that a record under the same name replaces, if that waits; ``taken``: keys on their way."""
+        """Return the key that a new record of the name would replace; None = there is none, or it was delivered.
+
+        The key may be cancelled: the caller checks that. ``taken``: keys that are in no round of the log yet.
+        """
         key = self._keys.get(name)
         if key is None:
             key = self._in_runs(name)
@@ -63,12 +67,12 @@ class Names:
         return self._in_runs(name) if key is None else key
 
     def name_of(self, key: int) -> int:
-        """Return the name of a key that is in no run; 0 = it has none."""
+        """Return the name of a key that is in no run; 0 = it has no name."""
         return self._names.get(key, 0)
 
     @property
     def of_keys(self) -> Mapping[int, int]:
-        """The names of keys that are in no run."""
+        """Name by key, of keys that are in no run."""
         return self._names
 
     def _in_runs(self, name: int) -> int | None:
@@ -95,7 +99,7 @@ class Names:
         self._names[key] = name
 
     def answer(self, offset: int, *, is_replaced: bool) -> None:
-        """Remember whether a record has replaced one."""
+        """Remember whether the record at an offset replaced another, which is the answer to its producer."""
         self.replaced[offset] = is_replaced
         self.replaced_count += is_replaced
         if len(self.replaced) > REPLACED_REMEMBERED:
@@ -108,7 +112,7 @@ class Names:
                 self.set(name, key)
 
     def delivered(self, keys: Iterable[int]) -> None:
-        """Keys are on the way to their targets."""
+        """Note that keys are in a batch on the way to their target."""
         for key in keys if self._names else ():
             name = self._names.pop(key, 0)
             if name:
@@ -118,7 +122,7 @@ class Names:
                     del self._delivered[next(iter(self._delivered))]
 
     def forget(self, keys: Iterable[int]) -> None:
-        """Keys are in a run now, or were cancelled long ago."""
+        """Forget the names of keys that are in a run now, or were cancelled long ago."""
         for key in keys if self._names else ():
             name = self._names.pop(key, 0)
             if name:
@@ -127,9 +131,9 @@ class Names:
     # ------------------------------------------------------------ runs
 
     def _kept_filter(self, run: Run) -> bytes:
-        """Read the filter of a run, and keep it; empty where memory is for those of newer runs.
+        """Read the filter of a run, and keep it; empty = the memory is full of newer runs' filters.
 
-        Filters are not read before a name is searched: a new owner with many runs delivers first.
+        No filter is read before a name is searched, so that a new owner with many runs delivers first.
         """
         size = filter_bytes(run.facts.names)
         if self._filters_bytes + size > FILTERS_BYTES:

@@ -1,1 +1,1 @@
-"""Space of the log that is given back: how much of it is needed, and what is appended once more for that."""
+"""Freeing space in the log: how much of it is needed, and which records are copied so that old parts can be deleted."""

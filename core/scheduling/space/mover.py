@@ -1,9 +1,10 @@
-"""Appends what is needed of the oldest log once more, so that the log can begin behind it. Owned by the machine. Pure.
+"""Copies what is needed of the oldest log to its end, so that the log can begin behind it. Owned by the machine. Pure.
 
-An area is treated in three steps. First a survey: which of its records are needed is found in memory and in the runs,
-one run at a time, while the machine reports what leaves and is taken meanwhile. Then rows are written: runs as they
-are, what was appended once more before, and the records that are at their first places. The last row says that all
-below the area's end is treated. All of it is decided by rows of the log, so that a new leader goes on from there.
+The oldest part of the log, an *area*, is cleared in two steps. The survey finds which of its records are needed, in
+memory and in the runs, one run at a time; meanwhile the machine reports which records leave or are taken. Then rows are
+written: first copies of the area's runs, then of records that were copied before, then of records at their first
+places. The last row states that everything below the area's end is copied. Only rows in the log count, so that a new
+leader goes on from there.
 """
 
 from __future__ import annotations
@@ -22,43 +23,47 @@ _ALL_KEYS: Final = 1 << 200
 
 
 class Mover:
-    """What is being moved."""
+    """The area that is being cleared, and how far that is."""
 
     def __init__(
         self, pending: Pending, space: Space, read: ReadBlock, needed: Callable[[], Iterable[int]], row_records: int
     ) -> None:
-        """``needed`` returns the records that are needed and in no run; ``row_records``: the most of one row."""
+        """Begin without an area.
+
+        ``needed`` returns the first offsets of needed records that are in no run; ``row_records``: most records of a
+        row.
+        """
         self._pending = pending
         self._space = space
         self._read = read
         self._needed = needed
         self._row_records = row_records
         self.end: int | None = None
-        """End of the area; None = nothing is treated."""
+        """End of the area; None = there is no area."""
         self._to_survey: list[int] = []
         self._found: set[int] = set()
         self._sealed: set[int] = set()
         self._cut: set[int] = set()
         self._left: set[int] = set()
         self._needed_here: list[int] | None = None
-        """The records of the area that are needed, by their first offsets; None = the survey is not over."""
+        """First offsets of the area's needed records, ascending; None = the survey is not over."""
 
     # ------------------------------------------------------------ what the machine reports
 
     def left(self, offset: int) -> None:
-        """A record is not needed any more."""
+        """Note that a record is not needed any more."""
         if self.end is not None:
             self._left.add(offset)
 
     def kept(self, keys: Iterable[int]) -> None:
-        """Records are needed, and may be missing in the runs from now on."""
+        """Note that records are needed: the survey of the runs may no longer find them."""
         if self._needed_here is None and self.end is not None:
             self._found.update(offset for key in keys if self._is_here(offset := offset_of(key)))
 
     # ------------------------------------------------------------ steps
 
     def begin(self, end: int) -> None:
-        """Treat the log below an offset."""
+        """Begin to clear the log below an offset."""
         self.end = end
         self._left, self._sealed, self._cut, self._needed_here = set(), set(), set(), None
         self._found = {offset for offset in self._needed() if self._is_here(offset)}
@@ -71,11 +76,11 @@ class Mover:
         ]
 
     def _is_here(self, offset: int) -> bool:
-        """Whether a record stands in the area."""
+        """Return whether a record, given by its first offset, stands in the area."""
         return self.end is not None and self._space.place_of(offset) < self.end
 
     def step(self) -> RunWritten | Relocated | None:
-        """Do one thing: survey a run, or return the next row; with None and ``end`` None, the area is treated."""
+        """Survey one run and return None, or return the next row; if ``end`` is None after it, the area is cleared."""
         end = self.end
         if end is None:
             return None
@@ -100,7 +105,7 @@ class Mover:
     def _survey(self, offset: int) -> None:
         run = self._pending.runs.get(offset)
         if run is None:
-            return  # it was exhausted meanwhile, and what was taken of it is reported
+            return  # exhausted meanwhile; the machine reported what was taken from it
         for key in run.keys_between(0, _ALL_KEYS, self._read):
             if is_tombstone(key):
                 if self._is_here(offset_of(key)):
@@ -114,7 +119,7 @@ class Mover:
         return [offset for offset in found if offset not in self._left]
 
     def _of_copies(self, places: list[tuple[int, int, int]]) -> Relocated:
-        """Return a row with what is needed of the first rows with copies; several, as far as they have few."""
+        """Return one row with the needed records of the first of these rows with copies, of as many as fit in it."""
         offsets: list[int] = []
         count = 0
         for first, last, _ in places:
@@ -132,7 +137,7 @@ class Mover:
 
 
 def shortened(row: Relocated, count: int) -> Relocated:
-    """Return the row with its first records alone: the others do not fit."""
+    """Return the row with only its first ``count`` records, if the others do not fit into a batch."""
     if count >= len(row.offsets):
         return row
     return Relocated(row.offsets[:count], row.offsets[count], row.replaces)

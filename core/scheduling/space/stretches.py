@@ -1,7 +1,7 @@
 """How much of the log is needed, stretch by stretch. Owned by the machine. Pure.
 
-The counts decide when something is appended once more, and never what may be deleted: after a change of leaders they
-may be off by a few records that were cancelled at that moment.
+The counts decide when records are copied, and never what may be deleted: after a change of leaders they may be off by a
+few records that were cancelled at that moment.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from raylog.core.scheduling.space.places import Places
 
 @dataclass(slots=True)
 class Stretch:
-    """A part of the log."""
+    """A part of the log, of consecutive offsets."""
 
     start: int
     size: int = 0
     """Bytes of all batches."""
     records_size: int = 0
-    """Bytes of those with records."""
+    """Bytes of the batches with producers' records, copies included."""
     records: int = 0
     live: int = 0
-    """Records that are needed."""
+    """How many of the records are needed."""
 
     @property
     def live_bytes(self) -> int:
-        """About how many bytes are needed."""
+        """About how many bytes of records are needed."""
         return self.records_size * self.live // self.records if self.records else 0
 
 
 class Space:
-    """The stretches of the log, and where records stand that were appended once more."""
+    """The stretches of the log, and where the copies of records are."""
 
     def __init__(self, stretch_bytes: int) -> None:
-        """``stretch_bytes``: how long a stretch is."""
+        """Begin with an empty log; ``stretch_bytes``: about how long a stretch is."""
         self._stretch_bytes = stretch_bytes
         self._stretches: list[Stretch] = []
         self._starts: list[int] = []
         self.places = Places()
         self.native_from = 0
-        """Every record below this offset that is needed was appended once more."""
+        """Each needed record with a lower first offset has a copy."""
         self.moved_records = self.moved_bytes = self.freed_bytes = 0
         """Since this leadership began."""
 
     # ------------------------------------------------------------ the log
 
     def appended(self, offset: int, size: int, records: int = 0) -> None:
-        """Note a batch; ``records`` of a producer are in it, which are needed."""
+        """Note a batch of ``size`` bytes; ``records``: how many needed records it has, 0 for a row."""
         if not self._stretches or self._stretches[-1].size >= self._stretch_bytes:
             self._stretches.append(Stretch(offset))
             self._starts.append(offset)
@@ -67,7 +67,7 @@ class Space:
             stretch.live -= 1
 
     def relocated(self, at: int, row: Relocated, size: int) -> None:
-        """Note a row with copies, which stands at an offset of the log."""
+        """Note a row with copies at an offset of the log; ``size`` is that of its batch."""
         for offset in row.offsets:
             self.left(offset)
         if row.replaces:
@@ -81,7 +81,7 @@ class Space:
         self.moved_bytes += size
 
     def freed(self, before: int) -> None:
-        """Note that the log begins at an offset."""
+        """Note that the log below an offset is deleted."""
         while len(self._stretches) > 1 and self._stretches[1].start <= before:
             self.freed_bytes += self._stretches.pop(0).size
             del self._starts[0]
@@ -89,11 +89,11 @@ class Space:
     # ------------------------------------------------------------ what is where
 
     def row_of(self, offset: int) -> int | None:
-        """Return the row behind which a record stands once more, named by its first offset; None = it does not."""
+        """Return the offset of the row that may have a record's copy, by its first offset; None = it was not copied."""
         return self.places.row_of(offset) if offset < self.native_from else None
 
     def place_of(self, offset: int) -> int:
-        """Return where in the log a record stands, or the row in front of it."""
+        """Return where a record is in the log now: its own offset, or that of the row with its copy."""
         row = self.row_of(offset)
         return offset if row is None else row
 
@@ -103,11 +103,11 @@ class Space:
 
     @property
     def size(self) -> int:
-        """Bytes of the log, as far as they were read."""
+        """Bytes of the log, as far as it was read."""
         return sum(stretch.size for stretch in self._stretches)
 
     def bytes_before(self, offset: int) -> int:
-        """Return how many bytes of the log :meth:`freed` would give back."""
+        """Return how many bytes of whole stretches lie below an offset."""
         after = zip(self._stretches, self._starts[1:], strict=False)
         return sum(stretch.size for stretch, end in after if end <= offset)
 
@@ -117,10 +117,10 @@ class Space:
         return sum(stretch.live_bytes for stretch in self._stretches)
 
     def area(self, runs_bytes: int, records: int) -> int | None:
-        """Return the offset up to which the log is to be treated, because more than half of it is dead; None = not.
+        """Return the offset up to which the log is to be cleared, if more than half of it is dead; else None.
 
-        ``runs_bytes`` of runs, and of pieces of a checkpoint, are needed. At most ``records`` that are needed are
-        before that offset, or one stretch.
+        ``runs_bytes``: needed bytes that are not records, those of runs and of a checkpoint's pieces. The area up to
+        the offset has at most ``records`` needed records, unless it is a single stretch.
         """
         total, dead = self.size, self.size - self.live_bytes - runs_bytes
         live, end = 0, None

@@ -46,7 +46,7 @@ class LogHistory:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two histories in promises, the one with the greater rank is adopted."""
+        """(Epoch of the last record, end): a candidate adopts the log with the greatest rank, as in Raft."""
         return (self.epoch_before(self.end), self.end)
 
     def epoch_before(self, offset: int) -> int:
@@ -84,7 +84,7 @@ class LogHistory:
             self.start = to
 
     def restart(self, at: int, epoch: int) -> None:
-        """Drop everything, and continue behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
+        """Drop everything, and continue where a snapshot ends: at ``at``, after a last record of ``epoch``."""
         self._epochs = EpochHistory([(epoch, at - 1)])
         self.start = self.end = at
 

@@ -87,18 +87,20 @@ class Follower:
         self._next_request = next_request
         self._note = note
         self._outstanding: RequestId | None = None
+        """The fetch in flight."""
         self._appending: RequestId | None = None
+        """The fetch whose records are being appended."""
         self._retry_at_ms = 0
         self._quiet_since_ms: int | None = None
         """When the first fetch since the last records was sent; None = none was."""
         self._leader_watermark = Offset(0)
         self._throttle = throttle
         self._waits_long = False
-        """The fetch that is under way waits at the leader for as long as a replica may rest."""
+        """Whether the fetch in flight may wait at the leader for :data:`RESTING_WAIT_MS`."""
         self.in_sync = False
-        """This replica is a member of the ISR, as far as it knows: it needs no fetch to join."""
+        """Whether this replica is in the ISR, as far as it knows: then it needs no fetch to join."""
         self.throttled = False
-        """This replica is being added and not yet in sync: ``catch_up_bytes_per_s`` counts."""
+        """Whether this replica is being added and not yet in sync: then ``catch_up_bytes_per_s`` applies."""
         self._leader_log_start = Offset(0)
 
     def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
@@ -151,7 +153,7 @@ class Follower:
             self.fetch(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick has something to do."""
+        """Return when the next tick has something to do."""
         if self.throttled:
             return now_ms
         return self._retry_at_ms if self._appending is None else otherwise

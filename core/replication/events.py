@@ -53,8 +53,8 @@ class TxnClaim:
 class ProduceReceived:
     """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it.
 
-    ``claim``: the transaction of its batches; None = they belong to none. Never with ``acks`` 0: the shell keeps no
-    such request. ``opens_transaction``: appending them to the present log would open the transaction.
+    ``claim``: the transaction of its batches; None = they belong to none. Never with ``acks`` 0: the shell refuses
+    such a request. ``opens_transaction``: appending them to the present log would open the transaction.
     """
 
     cause: str

@@ -25,9 +25,9 @@ LOG_APPEND_TIME: Final = "LogAppendTime"
 
 
 def unknown_key(kind: str, name: str, keys: Mapping[str, ConfigKey]) -> str:
-    """Return the message for an unknown key of a "topic" or of the "cluster".
+    """Return the message for a name that is not among ``keys``, the keys of ``kind`` ("topic" or "cluster").
 
-    The message states where the key belongs if it is a key of the other kind; else it names the nearest of ``keys``.
+    If it is a key of the other kind, the message states where to set it; else it names the nearest of ``keys``.
     """
     other, theirs = ("the cluster", CLUSTER_KEYS) if kind == "topic" else ("topics", TOPIC_KEYS)
     if name in theirs:

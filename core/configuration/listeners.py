@@ -19,7 +19,7 @@ ADVERTISED: Final = "advertised.listeners"
 NATIVE: Final = "RAYLOG"
 PROTOCOLS: Final = (NATIVE,)
 DEFAULT: Final = f"{NATIVE}://:0"
-"""The address of the node, at the port from before; the system chooses the first one."""
+"""The node's own address, at the port that the process had before; the first time, any free port."""
 FORM: Final = "NAME://HOST:PORT[,...], such as RAYLOG://:9092 (no host = the node's own, port 0 = the one from before)"
 _HOST: Final = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{0,63}"
 _ENTRY: Final = re.compile(rf"([A-Za-z][A-Za-z0-9_]*)://(?:\[([0-9A-Fa-f:.]*)\]|({_HOST})):([0-9]{{1,5}})")

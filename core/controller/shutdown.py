@@ -29,7 +29,7 @@ class Shutdown:
     def stop(self, event: StopBrokerReceived, decision: ControllerDecision) -> None:
         """Mark a broker as stopped and move its leaders.
 
-        Answers [leaderships moved, partitions without a leader, partitions that refuse ``acks=all``].
+        Answers [number of partitions that it led, partitions without a leader, partitions that refuse ``acks=all``].
         Raises StopRefused when partitions would have no leader or refuse writes (unless forced), and when the metadata
         would lose its majority (always).
         """

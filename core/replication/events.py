@@ -356,7 +356,10 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateLog:
-    """Cut every batch that reaches to or beyond ``to``, durably, before any other effect; :class:`LogCut` follows."""
+    """Remove every batch that has an offset at or after ``to``, durably, before any other effect.
+
+    :class:`LogCut` follows.
+    """
 
     cause: str
     to: Offset

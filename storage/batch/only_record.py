@@ -1,4 +1,4 @@
-"""Finds key and value of a batch's only record from the batch's first bytes, so that parts of a long value can be read.
+"""Finds the key and the value of a batch's only record by the batch's first bytes: parts of a long value can be read.
 
 Pure.
 """
@@ -20,9 +20,9 @@ class Place(NamedTuple):
 
 
 def key_and_value(head: Buffer, header: BatchHeader) -> tuple[Place, Place] | None:
-    """The places of both in the batch that begins with `head`, which has to hold all in front of the value.
+    """The places of both in the batch that begins with `head`, which has to hold everything before the value.
 
-    None where the batch is compressed, has more records, or a column of nulls, and where `head` is too short.
+    None if the batch is compressed, or has more records, headers or a null key or value, and if `head` is too short.
     """
     if header.magic != MAGIC_COLUMNS or header.compression or header.record_count != 1:
         return None

@@ -59,7 +59,7 @@ class PartitionLog(ScrubbableLog):
         self.epochs = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
         self.may_lack_producers = state.log_start_offset > 0 and state.producers == ProducerState()
-        """Whether it knows no producer of the batches before its start, and there were some."""
+        """Whether the log may know no producer of the batches before its start, although there were such batches."""
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.synced_end_offset = self._active.next_offset
@@ -74,7 +74,7 @@ class PartitionLog(ScrubbableLog):
         self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
         self._recovery_point = state.recovery_point
         self.behind_since: float | None = None
-        """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
+        """When a sync left the recovery point behind (monotonic seconds); None = `checkpoint` has nothing to write."""
         self._appended_bytes = self._checkpointed_bytes = 0
         self._closed_because: str | None = None
         self.opened_for: object = None
@@ -96,8 +96,8 @@ class PartitionLog(ScrubbableLog):
     ) -> PartitionLog:
         """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
 
-        `end_in_doubt`: an earlier life acknowledged records before they were synced, so that those below the kept high
-        watermark may be missing without damage.
+        `end_in_doubt`: an earlier incarnation acknowledged records before they were synced, so that those below the
+        kept high watermark may be missing without damage.
 
         The caller holds the lock of the data directory: two logs on one folder would destroy each other.
         """
@@ -151,7 +151,7 @@ class PartitionLog(ScrubbableLog):
             self._require_open()
         config = self.config
         batches = inspect(payload)
-        # Before the limits: what is stored is not refused for one that was set since, or for the time that has passed.
+        # Before the limits: a stored batch is not refused because of a limit set since, or of the time that has passed.
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
@@ -385,7 +385,7 @@ class PartitionLog(ScrubbableLog):
     # --- truncating ------------------------------------------------------------------------------------------------
 
     def end_after_cut(self, offset: int) -> int:
-        """Where the log ends once it was truncated to `offset`: it is cut between batches."""
+        """Where the log would end after a truncation to `offset`: it is cut between batches."""
         if not self.segments[0].base_offset <= offset < self.log_end_offset:
             return offset
         return self._cut_at(offset)[2]
@@ -397,11 +397,12 @@ class PartitionLog(ScrubbableLog):
         return place, position, header.base_offset
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
+        """Remove every batch that has an offset at or after `offset`; epochs, producers and indexes follow.
 
-        So the log may end before `offset`, and then start there, too. DiskFull: nothing is changed, or `is_closed`.
+        Durable on return. Only whole batches are cut, so the log may end before `offset`, and its start follows if it
+        was higher. DiskFull: nothing is changed, or `is_closed`.
 
-        An epoch that begins at or behind `offset` is dropped even where there is no batch to cut.
+        An epoch that begins at or after `offset` is dropped even if there is no batch to cut.
         """
         self._require_open()
         if offset < self.segments[0].base_offset:
@@ -505,8 +506,8 @@ class PartitionLog(ScrubbableLog):
 
         Only below the high watermark. Producers idle for too long are dropped, too. `now_ms` is the only time by which
         anything is deleted: pass a trusted clock. The files are renamed now and removed by `purge_deleted` after
-        file.delete.delay.ms, so that readers of slices can finish. DiskFull, from the begin of a segment after one that
-        still takes appends: those before it are removed.
+        file.delete.delay.ms, so that readers of slices can finish. Raises DiskFull if the active segment is due and no
+        new one can be created in its place; the segments before it are removed then.
         """
         self._require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
@@ -519,7 +520,7 @@ class PartitionLog(ScrubbableLog):
         return removed
 
     def _remove(self, segments: list[Segment], now_ms: int) -> list[int]:
-        """In order: a segment that cannot be renamed stays, with all behind it."""
+        """Remove segments in order: one that cannot be renamed stays, and so do all after it."""
         with self._lock:
             for segment in segments:
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)

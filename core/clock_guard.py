@@ -16,7 +16,7 @@ early is harmless, and an NTP step at boot or a paused virtual machine stays bel
 DRIFT_PER_MILLE: Final = 1
 """Drift allowed between the clocks, per elapsed time. NTP slews by at most half of it."""
 BELIEVED_AFTER_MS: Final = 24 * 3_600_000
-"""A clock that has jumped and then keeps going for so long is right: an operator had a day to object."""
+"""A clock that has jumped and then keeps going for this long is right: an operator had a day to object."""
 REPORT_MS: Final = 3_600_000
 """Pause between two reports of the same jump."""
 

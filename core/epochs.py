@@ -118,7 +118,7 @@ class EpochHistory:
     def validate(self, log_end: int) -> None:
         """Raise InvariantBroken unless the epochs rise and the newest begins within the log.
 
-        Only the two newest are compared: the others were, when they were the newest.
+        Only the two newest are compared: older ones were compared when they were the newest.
         """
         entries = self.entries
         if len(entries) > 1 and not (entries[-2][0] < entries[-1][0] and entries[-2][1] < entries[-1][1]):

@@ -326,8 +326,8 @@ class DescribeGroupRequest(Message, frozen=True):
 class DescribedMember(Description, frozen=True):
     """A member, its metadata for the leader, and its assignment.
 
-    Of a member of the consumer protocol instead: its epoch and state, the topics it reads, what it is assigned, what it
-    has to give up, and what it is to have.
+    A member of the consumer protocol has instead: its epoch and state, the topics it reads, the partitions that it is
+    assigned, those that it has to give up, and those that it is to have.
     """
 
     has_bytes: ClassVar[bool] = True

@@ -353,11 +353,11 @@ QUEUE_METHODS: Final[tuple[AnyMethod, ...]] = (
     QUEUE_PEEK,
     QUEUE_RESET,
 )
-"""Of every partition that is a queue."""
+"""The methods of every partition that is a queue."""
 SHARE_STATE_METHODS: Final[tuple[AnyMethod, ...]] = (
     READ_SHARE_STATE,
     WRITE_SHARE_STATE,
     LIST_SHARE_STATES,
     DELETE_SHARE_STATE,
 )
-"""Of the partition of ``__share_state``."""
+"""The methods of the partition of ``__share_state``."""

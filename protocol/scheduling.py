@@ -27,8 +27,8 @@ class ScheduleRequest(Message, frozen=True):
 class ScheduleReply(Message, frozen=True):
     """As the reply to a produce request: the offset of the first record, -1 = not known, it was stored long ago.
 
-    ``replaced``: for each record 1 if it has replaced the one that was waiting under its schedule id, 0 if none was, -1
-    for one without id or when that is not known any more; empty where no record has an id.
+    ``replaced``, for each record: 1 = it has replaced the record that waited under its schedule id; 0 = none waited;
+    -1 = it has no id, or this is not known any more. Empty if no record has an id.
     """
 
     base_offset: Int64

@@ -18,7 +18,7 @@ from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler
 
 NOT_TLS = "WRONG_VERSION_NUMBER"
-"""What OpenSSL makes of an answer that is no TLS at all."""
+"""OpenSSL's reason when the answer is no TLS at all."""
 
 
 async def connect(

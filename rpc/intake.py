@@ -14,7 +14,7 @@ from raylog.rpc.framing import RECEIVE_BUFFER_BYTES
 from raylog.rpc.limits import Limits
 
 REQUEST_BYTES = 1024
-"""What a request that waits takes beside its own bytes."""
+"""Memory that a waiting request takes in addition to its own bytes."""
 SHARE_MIN_BYTES = 16 * 1024
 """Least that a connection may hold, however many there are; and most that is read at once above the budget."""
 ANSWER_MIN_BYTES = 64 * 1024
@@ -93,7 +93,7 @@ class Intake:
         self._stalled.pop(holder, None)
 
     def cut_stalled(self, excess_bytes: int) -> None:
-        """Close the connections that have taken nothing for longest, until so many unsent bytes are given back."""
+        """Close the connections that have taken nothing for longest, until `excess_bytes` unsent bytes are freed."""
         while excess_bytes > 0 and self._stalled:
             longest = next(iter(self._stalled))
             excess_bytes -= longest.unsent_bytes
@@ -128,7 +128,7 @@ class Stake:
             self.may_grow(0)
 
     def answered(self, size: int) -> None:
-        """Note the answer to a request of so many bytes."""
+        """Note the answer to a request of `size` bytes."""
         intake, size = self.intake, size + REQUEST_BYTES
         self.request_bytes -= size
         intake.request_bytes -= size

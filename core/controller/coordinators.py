@@ -38,7 +38,7 @@ from raylog.core.sleeping.queue import WakeQueue
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
 KIND_LEVELS: Mapping[str, int] = {"transaction": TRANSACTIONS_LEVEL}
-"""The feature level that brought a kind of coordinator; the others were there from the first."""
+"""The feature level that brought a kind of coordinator; other kinds exist from the first level on."""
 INTERNAL_TOPIC_CONFIG: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",

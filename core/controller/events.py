@@ -77,8 +77,8 @@ class ReplicaRegistrationReceived(MemberRequest):
     """A replica registers. ``incarnation`` -1 = a new incarnation.
 
     ``log_lost``: this incarnation created a new log (there was none, or it was damaged and set aside). ``log_id``:
-    identity of the log, created with it. By it the controller recognises a new log whose creator died before it could
-    report the loss, and an old log whose first registration was not answered. Empty = the log has none.
+    identity of the log, created with it. It shows the controller a new log whose creator died before it could report
+    the loss, and an old log whose first registration was not answered. Empty = the log has none.
     """
 
     topic_id: str

@@ -170,7 +170,7 @@ class Topics:
             for state in list(topic.partitions):
                 has_records = state.asleep is not None and state.asleep.size_bytes > 0
                 removes = (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic])
-                if stays_awake or removes:  # for good, or to remove records or send them on
+                if stays_awake or removes:  # to stay awake, or to remove records or send them on
                     self._wakes.add(state)
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)

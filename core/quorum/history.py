@@ -1,7 +1,7 @@
 """Epoch history of a metadata log. Used by the voter and by the proposer of the quorum.
 
-Log matching: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a record of the same
-epoch at the same offset are equal up to and including it (I8).
+Log matching: an epoch has one proposer, and a proposer writes an offset once. So two logs that hold a record of the
+same epoch at the same offset are equal up to and including it (I8).
 
 A log whose beginning was replaced by a snapshot still knows the epoch of the last record in it: its first entry is that
 epoch, at the offset before the start. So it can be compared like a complete log.

@@ -1,11 +1,11 @@
 """Batches of transactions: a producer's first ones wait until the coordinator has confirmed its transaction.
 
 A batch alone proves nothing. A transaction that no coordinator knows would get no marker, and would hold back every
-reader of committed records permanently. So a leader appends the first batch of a transaction only after the coordinator
-of its transactional id has answered that the producer's transaction is open and has this partition (KIP-890). A further
-batch is appended at once if it names the transactional id that was confirmed for its producer: otherwise a writer that
-knows producer id and epoch of an open transaction could add to it under an id of its own. Nothing of this outlives the
-leadership: the log shows which transactions are open, and the next leader queries for itself.
+reader of committed records permanently. So before a leader appends the first batch of a transaction, it queries the
+coordinator of the transactional id: the producer's transaction has to be open, and to have this partition (KIP-890). A
+further batch is appended at once if it names the transactional id that was confirmed for its producer: otherwise a
+writer that knows producer id and epoch of an open transaction could add to it under an id of its own. Nothing of this
+outlives the leadership: the log shows which transactions are open, and the next leader queries for itself.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ from __future__ import annotations
 from raylog.core.ids import Offset
 
 PATIENCE_MS = 2_000
-"""Failures for so long, without a success between them, count as persistent."""
+"""Failures for this long, without a success between them, count as persistent."""
 DOUBT_MS = 10_000
 """A failure older than this is ignored."""
 PAUSE_MS = 2_000
-"""Ticks so far apart mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
+"""Ticks farther apart than this mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
 
 
 class DiskHealth:
@@ -65,7 +65,7 @@ class DiskHealth:
     def look(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
         """Note, at a tick, since when the oldest sync is under way; None = none is.
 
-        ``limit_ms``: a sync under way for so long counts as hanging.
+        ``limit_ms``: a sync under way for this long counts as hanging.
         """
         if now_ms - self._looked_ms > PAUSE_MS:
             self._watched_ms = now_ms

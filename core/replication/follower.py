@@ -245,8 +245,8 @@ class Follower:
         """Return how long a fetch that is sent now waits at the leader for records; 0 = the shell chooses.
 
         The high watermark comes with an answer. So the first fetch after records waits no longer than the replica may
-        be awake, and the next one, when everything that was fetched is committed, for as long as it may rest. A replica
-        that is not in sync joins the ISR by a fetch, perhaps not by the first one, and so repeats it.
+        be awake. Once everything that was fetched is committed, the next one waits for as long as the replica may rest.
+        A replica that is not in sync joins the ISR by a fetch, perhaps not by the first one: so it repeats fetches.
         """
         log, doze_after_ms = self._log, self.settings.doze_after_ms
         if self._quiet_since_ms is None:

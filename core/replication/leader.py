@@ -336,7 +336,7 @@ class Leader:
     # ------------------------------------------------------------ inside
 
     def _sleep_if_unused(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Propose that the partition sleeps when nothing was written or read for long, and all replicas have all."""
+        """Propose that the partition sleeps if nothing was written or read for long, and every replica has the log."""
         idleness, log = self.idleness, self._log
         if self.visibility.is_touched:
             self.visibility.is_touched = False

@@ -24,9 +24,9 @@ class ReplicationSettings:
     """Whether the minimum is the majority of the replicas that the partition's state names; ``min_insync_replicas`` is
     then an initial value."""
     replica_lag_time_max_ms: int = 30_000
-    """A follower that has not caught up for so long leaves the ISR."""
+    """A follower that has not caught up for this long leaves the ISR."""
     sync_time_max_ms: int = 10_000
-    """A leader whose oldest sync is under way for so long lets another in-sync replica lead."""
+    """A leader whose oldest sync is under way for this long lets another in-sync replica lead."""
     fetch_retry_ms: int = 20
     """Pause after a refused or failed fetch."""
     fetch_timeout_ms: int = 5_000
@@ -34,9 +34,9 @@ class ReplicationSettings:
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
     sleep_after_ms: int = -1
-    """The partition sleeps when nothing was written to it or read from it for so long; -1 = never."""
+    """The partition sleeps when nothing was written to it or read from it for this long; -1 = never."""
     doze_after_ms: int = -1
-    """The process may be stopped when nothing was written or read for so long; -1 = never."""
+    """The process may be stopped when nothing was written or read for this long; -1 = never."""
     catch_up_bytes_per_s: int = 0
     """Fetch rate of this replica while a reassignment adds it and it is not in sync; 0 = unlimited."""
 

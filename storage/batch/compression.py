@@ -68,7 +68,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
 def plain_size(codec: int, data: memoryview, above: int) -> int | None:
     """The size that compressed data declares for its plain form; None = at most `above`, or not declared.
 
-    Reads frame headers only. CorruptBatch for data that is none of the codec.
+    Reads frame headers only. CorruptBatch for data that is not of the codec.
     """
     if codec == ZSTD:
         return _zstd_content_size(data)

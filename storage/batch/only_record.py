@@ -27,7 +27,7 @@ def key_and_value(head: Buffer, header: BatchHeader) -> tuple[Place, Place] | No
     if header.magic != MAGIC_COLUMNS or header.compression or header.record_count != 1:
         return None
     places: list[Place] = []
-    at = HEADER_BYTES + 2  # behind the columns' array, and timestamps that are all alike
+    at = HEADER_BYTES + 2  # after the head of the columns' array, and nil for timestamps that are all alike
     try:
         if head[at - 2] != FOUR_COLUMNS or head[at - 1] != NIL:
             return None

@@ -66,7 +66,7 @@ class CleaningOrder:
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a cleaning has made. The files of `pairs` lie beside the log until its owner takes or discards them."""
+    """Result of a cleaning. The files of `pairs` lie beside the log until its owner takes or discards them."""
 
     order: CleaningOrder
     """The order, as far as it was carried out."""

@@ -37,7 +37,7 @@ class Markers:
         self._read: set[int] = set()
         """Producers whose open transaction, as far as it was read, had records before this cleaning."""
         self._left: set[int] = set()
-        """Those of them of whose transaction this cleaning leaves records."""
+        """Producers among them of whose open transaction this cleaning leaves records."""
         self._oldest_snapshot: int | None = None
         """Offset of the oldest producer snapshot in the folder; None = not looked up yet."""
 

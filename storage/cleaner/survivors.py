@@ -97,7 +97,7 @@ class KeyTable:
     """The keys of one cleaning. A context manager: at its end the files are removed, and what `survivors` returned."""
 
     def __init__(self, spill: Path, records: int, memory_bytes: int, range_records: int = RANGE_RECORDS) -> None:
-        """`records`: at most so many. `memory_bytes`: for the entries that are not in the file `spill`."""
+        """`records`: most records of the cleaning. `memory_bytes`: for entries that are not in the file `spill` yet."""
         parts = 1
         while parts < _PARTS_MAX and parts * _PART_RECORDS < records:
             parts *= 2

@@ -73,7 +73,7 @@ class CleanableLog(TransactionalLog):
         )
 
     def order_cleaning(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> CleaningOrder | None:
-        """What is to be cleaned now; None while no cleaning is due. Raises LogDamaged, StorageIoError, DiskFull.
+        """The order for a cleaning; None while none is due. Raises LogDamaged, StorageIoError, DiskFull.
 
         The active segment is sealed first if its first record with a time has waited for the maximum lag.
         """

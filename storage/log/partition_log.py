@@ -123,7 +123,7 @@ class PartitionLog(ScrubbableLog):
         return self.may_lack_producers and self.size_bytes == 0
 
     def producers_below(self, offset: int) -> bytes:
-        """What this log knows of the producers of the batches before `offset`, as `adopt_producers` takes it."""
+        """A snapshot of what this log knows about the producers of the batches before `offset`."""
         return self.producers.below(offset).to_bytes()
 
     def adopt_producers(self, snapshot: Buffer, now_ms: int) -> None:
@@ -210,7 +210,7 @@ class PartitionLog(ScrubbableLog):
         return done
 
     def _forget_epochs_behind_end(self) -> None:
-        """An append of several epochs failed: an epoch must not begin behind the end of the log."""
+        """An append of several epochs failed: drop those that would begin after the end of the log."""
         try:
             self._kept_epochs.truncate_end(self.log_end_offset + 1)
         except RaylogError:
@@ -328,8 +328,8 @@ class PartitionLog(ScrubbableLog):
 
         May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
         synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
-        have dropped the bytes, so the log then refuses every call until it is opened again, and thereby read from the
-        disk. DescriptorsExhausted is no disk error: the call may be repeated.
+        have dropped the bytes: the log then refuses every call until it is opened again, which reads the disk.
+        DescriptorsExhausted is no disk error: the call may be repeated.
         """
         with self._lock:
             self._require_open()

@@ -186,7 +186,7 @@ class ProducerState:
             expected = 0
         else:
             expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
-            if first == expected:  # it continues where they end, so it is none of the last five
+            if first == expected:  # it continues where they end, so it is not one of the last five
                 if header.producer_id in self.transactions.open:
                     self._check_in_transaction(header, entry)
                 return None

@@ -167,7 +167,7 @@ def _candidates(segment: Segment, position: int, offset: int) -> Iterator[tuple[
         if header.base_offset <= offset < header.next_offset:
             yield position + header.size, header.next_offset
     except (CorruptBatch, LogDamaged):
-        pass  # nothing in it can be believed
+        pass  # nothing in it can be trusted
     index = segment.offset_index()
     for relative, place in zip(index.offsets, index.positions, strict=True):
         if place > position and segment.base_offset + relative > offset:

@@ -91,7 +91,7 @@ class Transactions:
         self.aborted = []
 
     def fields(self) -> tuple[Any, ...]:
-        """What a snapshot keeps."""
+        """The fields that a snapshot keeps, in the order in which `of` takes them."""
         ended = [(producer_id, *place) for producer_id, place in self.ended.items()]
         return sorted(self.coordinator_epochs.items()), list(self.open.items()), ended, list(self.aborted)
 

@@ -18,7 +18,7 @@ HELD_BYTES_MAX: Final = 1 << 30
 
 @dataclass(slots=True)
 class Hold:
-    """The offset from which on records are held now. A role that makes progress needs a higher one, for a new time.
+    """The offset from which on records are held. A role that makes progress needs a higher one: the time starts again.
 
     Followers hold what their leader holds. A follower that leads next inherits that offset: its roles may not have
     loaded their state yet, and some load it only when they are used. The inheritance ends when they need that offset or

@@ -22,7 +22,7 @@ class Place(NamedTuple):
 def key_and_value(head: Buffer, header: BatchHeader) -> tuple[Place, Place] | None:
     """The places of both in the batch that begins with `head`, which has to hold everything before the value.
 
-    None if the batch is compressed, or has more records, headers or a null key or value, and if `head` is too short.
+    None if the batch is compressed, has more records, or a null key or value, and if `head` is too short.
     """
     if header.magic != MAGIC_COLUMNS or header.compression or header.record_count != 1:
         return None

@@ -21,8 +21,8 @@ def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_wate
     """How many segments from the start may be removed; all of them only if the active one holds records.
 
     A segment that ends at or below the high watermark is removed for one of three reasons: it lies below the log start;
-    its youngest record is older than retention.ms; or the log without it still holds retention.bytes. A segment without
-    a record that has a time, of markers alone, is as old as its file.
+    its youngest record is older than retention.ms; or the log without it still holds retention.bytes. The age of a
+    segment without a record that has a time, of markers alone, counts from `created_ms`.
     """
     left = sum(segment.size for segment in segments)
     count = 0

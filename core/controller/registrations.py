@@ -45,10 +45,7 @@ class Registrations:
     # ------------------------------------------------------------ brokers
 
     def register_broker(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> None:
-        """Register a broker, or resume it after its connection broke. A new directory (-1) is assigned an id.
-
-        Raises InconsistentClusterId, StaleBrokerEpoch, NotController and DataDirectoryError.
-        """
+        """Register a broker, or resume it after its connection broke. A new directory (-1) is assigned an id."""
         event = replace(event, broker=self._broker_of(event, decision))
         if event.cluster_id not in ("", decision.image.cluster_id):
             raise InconsistentClusterId(

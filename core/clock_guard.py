@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import Final
 
 JUMP_MS: Final = 60_000
-"""Change in the clocks' difference between two readings that counts as a jump. Deleting this much early is
-harmless, and an NTP step at boot or a paused virtual machine stays below it."""
+"""A change of more than this in the clocks' difference, from one reading to the next, is a jump. Deleting this much
+early is harmless, and an NTP step at boot or a paused virtual machine stays below it."""
 DRIFT_PER_MILLE: Final = 1
 """Drift allowed between the clocks, per elapsed time. NTP slews by at most half of it."""
 BELIEVED_AFTER_MS: Final = 24 * 3_600_000
-"""A clock that has jumped and then keeps going for so long is right: an operator had a day to object."""
+"""A clock that has jumped and then keeps going for this long is right: an operator had a day to object."""
 REPORT_MS: Final = 3_600_000
 """Pause between two reports of the same jump."""
 
@@ -26,12 +26,13 @@ class ClockReading:
     """Result of comparing both clocks once."""
 
     deleting_ms: int
-    """Time of day to delete by. Never later than the wall clock nor, after a jump, than the clock before the jump."""
+    """Time of day to delete by. It is never later than the wall clock. After a jump it is also never later than the
+    clock from before the jump, carried on by the time since boot."""
     jump_ms: int
     """How far the wall clock is from where it should be; 0 while it is trusted."""
     going_ms: int
-    """Time of day for what ends by it: the wall clock or, after a jump in either direction, the clock before the jump,
-    carried on."""
+    """Time of day to compare deadlines with: the wall clock or, after a jump in either direction, the clock from before
+    the jump, carried on by the time since boot."""
     report: bool
     """Whether the jump is to be reported now: at first, then once an hour."""
 
@@ -48,13 +49,13 @@ class ClockGuard:
     def __init__(self, *, since_boot_ms: int, wall_ms: int) -> None:
         """Trust the wall clock at the start: there is no earlier reading to compare it with."""
         self.ahead_ms = wall_ms - since_boot_ms
-        """Trusted time of day minus the time since boot: by the clock that was last trusted. ``deleting_ms`` never
-        exceeds the later of the trusted time and the wall clock."""
+        """Time of day minus time since boot, at the last reading of the wall clock that was trusted."""
         self._looked_ms = since_boot_ms
         """When the wall clock last agreed with the time since boot."""
         self._suspect_ahead: int | None = None
-        """Where the wall clock jumped to; None while it is trusted."""
+        """Wall clock minus time since boot after the jump; None while the wall clock is trusted."""
         self._suspect_since_ms = 0
+        """Time since boot of the first reading with ``_suspect_ahead``."""
         self._reported_ms = 0
 
     def look(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:

@@ -21,11 +21,14 @@ AS_PRODUCED: Final = "producer"
 """`compression.type` of a topic whose batches are stored as they come."""
 UNCOMPRESSED: Final = "uncompressed"
 LOG_APPEND_TIME: Final = "LogAppendTime"
-"""`message.timestamp.type` of a topic whose leaders give records the time of their append."""
+"""`message.timestamp.type` of a topic whose leaders stamp each record with the time of its append."""
 
 
 def unknown_key(kind: str, name: str, keys: Mapping[str, ConfigKey]) -> str:
-    """Return the sentence for a key that is not one of these: whose it is, or the nearest of these."""
+    """Return the message for a name that is not among ``keys``, the keys of ``kind`` ("topic" or "cluster").
+
+    If it is a key of the other kind, the message states where to set it; else it names the nearest of ``keys``.
+    """
     other, theirs = ("the cluster", CLUSTER_KEYS) if kind == "topic" else ("topics", TOPIC_KEYS)
     if name in theirs:
         where = (
@@ -170,12 +173,12 @@ class TopicConfig:
 
     @property
     def deletes(self) -> bool:
-        """Whether `retention_ms` and `retention_bytes` count."""
+        """Whether `retention_ms` and `retention_bytes` apply."""
         return "delete" in self.cleanup_policy
 
     @property
     def compacts(self) -> bool:
-        """Whether the last record of each key is kept, and others go."""
+        """Whether compaction keeps the last record of each key and removes the older ones."""
         return "compact" in self.cleanup_policy
 
     def min_insync(self, replication_factor: int) -> int:

@@ -19,7 +19,7 @@ PREFIX: Final = "__dlq.errors."
 REASON: Final = "raylog-dead-reason"
 HOPS: Final = "raylog-dead-hops"
 TTL: Final = "raylog-ttl"
-"""Of a record that expires; a dead letter has none, else it would expire there as well."""
+"""Header with a record's time to live in milliseconds. A dead letter has none, else it would expire again."""
 HOPS_MAX: Final = 16
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
 TOPIC_KEY: Final = "errors.deadletterqueue.topic.name"
@@ -29,9 +29,11 @@ _TOPIC_NAME_MAX: Final = 249
 _ILLEGAL: Final = re.compile(r"[^a-zA-Z0-9._-]")
 _DIGEST_BYTES: Final = 8
 _DIGITS_MAX: Final = 15
-"""Of a number in a header: it comes from outside, and is kept and sent as a number of 64 bits."""
+"""Most digits of a number in a header; a longer one counts as 10**15. Headers come from outside, and the number has to
+fit into 64 bits."""
 TTL_MAX_MS: Final = 10 * 365 * 86_400_000
-"""A longer time to live of a record's own ends then: nothing waits in ``__scheduled`` for more than ten years."""
+"""Longest time to live; a record's own longer one is cut to it. So nothing waits in ``__scheduled`` for more than ten
+years."""
 
 
 class Reason(StrEnum):
@@ -56,14 +58,14 @@ class Cause:
     group: str = ""
     delivery_count: int = 0
     timestamp_ms: int = -1
-    """The record's own; -1 = not known."""
+    """The record's own timestamp; -1 = not known."""
 
 
 def topic_of_group(group: str) -> str:
     """Return the name of a group's own dead-letter topic: ``dlq.<group>``.
 
-    A group may have any name. Where a topic may not, what is illegal or too long is replaced, and a digest of the
-    group's name keeps two groups apart.
+    A group may have a name that is illegal for a topic. Then illegal characters are replaced, a long name is cut, and a
+    digest of the group's name keeps two groups apart.
     """
     plain = _ILLEGAL.sub("_", group)
     if plain == group and len(group) <= _TOPIC_NAME_MAX - len(TOPIC_PREFIX):
@@ -84,7 +86,7 @@ def hops_of(headers: Iterable[Header] | None) -> int:
 
 
 def _number(headers: Iterable[Header] | None, name: str) -> int | None:
-    """Return the number in the last header of a name, which is ours if there is one; None = none that can be read."""
+    """Return the number in the last readable header of this name: Raylog appends its own. None = there is none."""
     found: int | None = None
     for each, value in headers or ():
         if each == name and value is not None and value.isdigit():
@@ -122,7 +124,7 @@ def dead_headers(headers: Iterable[Header] | None, cause: Cause) -> list[Header]
 
 
 def without_cause(headers: Iterable[Header] | None) -> list[Header]:
-    """Return a dead letter's headers as the record had them, without time to live: as it is sent on by a person."""
+    """Return a dead letter's headers without its cause, its hops and any time to live, for sending it on by hand."""
     return [header for header in headers or () if not _is_added(header[0])]
 
 

@@ -61,7 +61,7 @@ class Decision(Outbox[EffectT]):
 
     def __init__(self, cause: str, now_ms: int, story: Story | None = None) -> None:
         """Begin a step. ``cause`` goes into its effects, ``story`` into what is raised by :meth:`require`."""
-        # The lists of the base class, without its call: this is made once an event.
+        # The base class's lists, without calling its __init__: a decision is made for every event.
         self.now: list[EffectT] = []
         self.after_sync: list[EffectT] = []
         self.cause = cause
@@ -74,7 +74,7 @@ class Decision(Outbox[EffectT]):
 
 
 class LoggedDecision(Decision[EffectT], Generic[EffectT, RecordT]):
-    """A step of a machine whose state is in a log: records decided, and answers that wait for them.
+    """A step of a machine whose state is in a log: the records it decides on, and the answers that wait for them.
 
     Invariant: what :meth:`finish` returns stores the step's records before any other effect of the step.
     """
@@ -84,7 +84,7 @@ class LoggedDecision(Decision[EffectT], Generic[EffectT, RecordT]):
     def __init__(
         self, cause: str, now_ms: int, *, apply: Callable[[RecordT], None], story: Story | None = None
     ) -> None:
-        """``apply`` is the only function that changes what the machine has in its log; replay uses it too."""
+        """Begin a step. ``apply`` is the only function that changes the machine's logged state; replay uses it too."""
         super().__init__(cause, now_ms, story)
         self.records: list[RecordT] = []
         self._apply = apply

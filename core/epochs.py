@@ -67,8 +67,8 @@ class EpochHistory:
     def assign(self, epoch: int, start: int) -> bool:
         """Note that ``epoch`` writes from offset ``start``; True when the history changed.
 
-        Entries that would not lie strictly below the new one (an epoch as high, or a start at or behind ``start``) are
-        replaced, as in Kafka: no record of their leaders survived.
+        Entries that are not strictly below the new one (an epoch at least as high, or a start at or after ``start``)
+        are removed, as in Kafka: no record of their leaders survived.
         """
         if epoch < 0 or start < 0:
             raise ValueError(f"Epoch {epoch} and start offset {start} must not be negative.")
@@ -84,7 +84,8 @@ class EpochHistory:
         """Return the largest known epoch not above ``epoch`` and where it ends.
 
         For an epoch below all known ones the answer is that epoch itself, ending where the known ones begin: its
-        records are deleted from this log, and none can lie beyond that point. An empty history ends at ``log_end``.
+        records are deleted from this log, and none can lie beyond that point. With an empty history the answer is
+        ``epoch``, ending at ``log_end``.
         """
         entries = self.entries
         above = bisect_right(entries, epoch, key=_epoch_of)
@@ -97,14 +98,17 @@ class EpochHistory:
         return self.entries[above - 1][0] if above else None
 
     def truncate_end(self, to: int) -> bool:
-        """Forget the epochs that start at or behind ``to``; True when something was forgotten."""
+        """Forget the epochs that start at or after ``to``; True when something was forgotten."""
         before = len(self.entries)
         while self.entries and self.entries[-1][1] >= to:
             self.entries.pop()
         return len(self.entries) != before
 
     def truncate_start(self, log_start: int) -> bool:
-        """Forget the epochs that end at or before ``log_start``; the one that holds it then starts there."""
+        """Forget the epochs that end at or before ``log_start``; the epoch of ``log_start`` then starts there.
+
+        Returns True when something changed.
+        """
         above = bisect_right(self.entries, log_start, key=_start_of)
         if above == 0 or (above == 1 and self.entries[0][1] == log_start):
             return False
@@ -114,7 +118,7 @@ class EpochHistory:
     def validate(self, log_end: int) -> None:
         """Raise InvariantBroken unless the epochs rise and the newest begins within the log.
 
-        Only the two newest are compared: the others were, when they were the newest.
+        Only the two newest are compared: older ones were compared when they were the newest.
         """
         entries = self.entries
         if len(entries) > 1 and not (entries[-2][0] < entries[-1][0] and entries[-2][1] < entries[-1][1]):

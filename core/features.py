@@ -1,9 +1,9 @@
 """The feature level: limits a cluster of mixed releases to features that all of them know (similar to KIP-584).
 
-A level is a number that a release raises when it adds something that an earlier one cannot read over: a record type, a
-method, a format. Each broker registers the range of levels that its software knows. The cluster has one level, in the
-metadata; an administrator raises it when all brokers know the next one. From then on the features of that level are
-used, so a broker that does not know the cluster's level is refused. Pure; used by the controller and by brokers.
+A release raises the level when it adds something that an earlier release cannot skip: a record type, a method, a
+format. Each broker registers the range of levels that its software knows. The cluster has one level, in the metadata;
+an administrator raises it when all brokers know the next one. From then on the features of that level are used, so a
+broker that does not know the cluster's level is refused. Pure; used by the controller and by brokers.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class LevelRange(NamedTuple):
     highest: int = FIRST_LEVEL
 
     def knows(self, level: int) -> bool:
-        """Return whether a cluster of that level can have this software in it."""
+        """Return whether software with this range can be part of a cluster at that level."""
         return self.lowest <= level <= self.highest
 
     def __str__(self) -> str:
-        """Return the form for sentences."""
+        """Return the range as a sentence has it: ``2``, or ``1 to 6``."""
         return str(self.lowest) if self.lowest == self.highest else f"{self.lowest} to {self.highest}"
 
 
@@ -62,7 +62,10 @@ SUPPORTED: Final = LevelRange(FIRST_LEVEL, max(LEVELS))
 
 
 def misfit(whose: str, known: LevelRange, level: int) -> str:
-    """Return the sentence for software that does not know the cluster's level."""
+    """Return the message for software that does not know the cluster's level, and what to do about it.
+
+    ``whose``: the subject of the sentence, such as a broker's name.
+    """
     if level > known.highest:
         return (
             f"{whose} runs a release of Raylog that knows feature level {known}, and this cluster is at level {level}: "

@@ -25,6 +25,6 @@ class Outbox(Generic[EffectT]):
         self.after_sync: list[EffectT] = []
 
     def extend(self, other: Outbox[EffectT]) -> None:
-        """Append another step's effects behind these, each list to its own."""
+        """Append another step's effects to these, list by list."""
         self.now.extend(other.now)
         self.after_sync.extend(other.after_sync)

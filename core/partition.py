@@ -24,7 +24,7 @@ from raylog.core.ids import (
 NO_ELECTION_YET = LeaderEpoch(0)
 NO_CHANGE_YET = PartitionEpoch(0)
 _LATER: tuple[object, ...] = ((), NO_ELECTION_YET, (), (), ())
-"""Defaults of the wire form's fields behind the places, which earlier versions do not send."""
+"""Defaults of the wire form's fields after ``places``, which earlier versions do not send."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,8 @@ class SleepPoint:
     last_epoch: LeaderEpoch
     """Leader epoch of the last record; -1 = the log is empty."""
     oldest_ms: int
-    """Newest timestamp in the oldest segment, in milliseconds since 1970: retention counts from it; -1 = no record."""
+    """Largest timestamp in the oldest segment, in milliseconds since 1970; -1 = no record. `retention.ms` counts from
+    it."""
     size_bytes: int
 
     def to_row(self) -> tuple[int, ...]:
@@ -84,7 +85,7 @@ class SleepPoint:
 NEVER_WRITTEN: Final = SleepPoint(
     log_start_offset=Offset(0), end_offset=Offset(0), last_epoch=NO_EPOCH, oldest_ms=-1, size_bytes=0
 )
-"""Where a partition sleeps that is born asleep."""
+"""Sleep point of a partition that was created asleep: its log is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +95,12 @@ class PartitionState:
     ``replicas`` has the preferred leader in front. ``isr`` is never empty: the last member stays in it even when it is
     down. ``leader`` is :data:`NO_LEADER` while no ISR member is alive. ``places`` has one entry per replica.
     ``elr``: replicas outside the ISR that hold everything committed (eligible leader replicas, KIP-966).
-    ``unclean_leader_epoch``: the last leader epoch that began outside ISR and ELR, so that committed records may be
-    missing from it on; 0 = never. ``adding`` and ``removing``: the replicas that a reassignment under way brings in and
-    takes out; both are part of ``replicas`` until it is complete. ``asleep``: no replica has a process; the leader's
-    broker answers for the partition, and every ISR member's log ends at its ``end_offset``. None = it is awake. A
-    partition that sleeps always has a leader, though its broker may be offline.
+    ``unclean_leader_epoch``: the last leader epoch whose leader came from outside ISR and ELR; committed records may be
+    missing from that epoch on. 0 = there was none. ``adding`` and ``removing``: the replicas that a reassignment under
+    way brings in and takes out; both are part of ``replicas`` until it is complete. ``asleep``: set while no replica
+    has a process. Then the leader's broker answers for the partition, and every ISR member's log ends at the sleep
+    point's ``end_offset``. None = it is awake. A partition that sleeps always has a leader, whose broker may be
+    offline.
     """
 
     topic_id: str
@@ -117,17 +119,20 @@ class PartitionState:
 
     @property
     def target(self) -> tuple[BrokerId, ...]:
-        """The replicas there are once no reassignment is under way any more, preferred leader in front."""
+        """The replica set after the reassignment under way, if any, is complete; preferred leader in front."""
         return tuple(broker for broker in self.replicas if broker not in self.removing)
 
     @property
     def original(self) -> tuple[BrokerId, ...]:
-        """The replicas that a cancelled reassignment leaves."""
+        """The replica set if the reassignment under way, if any, is cancelled."""
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
     @property
     def replication_factor(self) -> int:
-        """Replication factor for the topic's settings; a reassignment under way raises it only when it completes."""
+        """Replication factor that the topic's settings count with: the smaller of before and after a reassignment.
+
+        So a reassignment under way raises it only on completion.
+        """
         return min(len(self.target), len(self.original))
 
     def place(self, broker: BrokerId) -> ReplicaPlace | None:
@@ -158,7 +163,7 @@ class PartitionState:
 
     @classmethod
     def from_wire(cls, row: Sequence[object]) -> PartitionState:
-        """Read the msgpack form: what follows the places may be missing, and what a later release adds is ignored."""
+        """Read the msgpack form: fields after ``places`` may be missing, and what a later release adds is ignored."""
         topic_id, topic, partition, replicas, isr, leader, leader_epoch, partition_epoch, places, *later = row
         elr, unclean_leader_epoch, adding, removing, asleep = (*later[:5], *_LATER[len(later) :])
         point = _list(asleep)

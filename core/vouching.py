@@ -5,9 +5,10 @@ With each of its own heartbeats the broker states which incarnations have just b
 heartbeat of each. A replica sends its own ones while it does not see that the controller has confirmed such a
 statement lately.
 
-That is safe for any broker: a replica stays silent for ``trusted_ms`` and one beat after a heartbeat of its broker was
-sent that named it, and was confirmed. The controller received it later than that, and waits longer (`Pace.of`). Used by
-the shells of brokers and replicas, and by the simulator.
+This is safe whatever the broker does. A replica stays silent for at most ``trusted_ms`` and one beat, counted from when
+its broker sent a heartbeat that named it and that the controller confirmed. The controller received that heartbeat
+later than it was sent, and its session timeout is longer than the silence (:meth:`Pace.of`). Used by the shells of
+brokers and replicas, and by the simulator.
 
 A replica that its broker has stopped because it is at rest (``core/dozing``) writes no beats. The broker vouches for it
 all the same, and continues it as soon as it may not rely on that. A process that anything else has stopped is silent.
@@ -21,7 +22,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 NO_LIFE: Final = -1
-"""In place of an incarnation or of a controller epoch: none."""
+"""Stands for "no incarnation" and for "no controller epoch"."""
 LONGEST_BEAT_MS: Final = 500
 NONE_RESTS: Final[Mapping[int, int]] = MappingProxyType({})
 
@@ -33,18 +34,19 @@ class Pace:
     beat_ms: int
     """Longest time between two beats of a replica that is not busy."""
     silent_after_ms: int
-    """A broker vouches for no replica whose last beat is older."""
+    """A broker vouches for no replica whose last beat is older than this."""
     trusted_ms: int
-    """For how long after a heartbeat of its broker a replica sends none itself."""
+    """For how long after a confirmed heartbeat of its broker a replica sends none itself."""
     hung_after_ms: int
-    """What a broker has stopped is continued so long after its last heartbeat that was confirmed, or after the broker
-    has run for the last time."""
+    """Replicas that a broker has stopped are continued this long after the broker's last confirmed heartbeat, or after
+    the broker itself last ran."""
 
     @classmethod
     def of(cls, heartbeat_ms: int, session_timeout_ms: int) -> Self:
         """Return the times for a heartbeat interval and a session timeout, which is at least twice as long.
 
-        The first own heartbeat of a replica leaves after three quarters of the session timeout at the latest.
+        A replica sends its first own heartbeat after ``trusted_ms`` and one beat, so after three quarters of the
+        session timeout at the latest.
         """
         return cls(
             beat_ms=max(1, min(LONGEST_BEAT_MS, heartbeat_ms, session_timeout_ms // 4)),
@@ -55,7 +57,7 @@ class Pace:
 
 
 class Beat(NamedTuple):
-    """One replica's place in the table, as its broker reads it. Times are those of the machine's monotonic clock."""
+    """One replica's slot in the table, as its broker reads it. Times are those of the machine's monotonic clock."""
 
     slot: int
     incarnation: int
@@ -66,7 +68,7 @@ class Beat(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What a broker reports of one replica: that it is silent, for how long, or that its disk hangs."""
+    """What a broker reports about one replica: how long it has been silent, or how long its disk has been hanging."""
 
     incarnation: int
     silent_ms: int
@@ -79,7 +81,7 @@ class Statement(NamedTuple):
     vouched: frozenset[int]
     """The incarnations that it vouches for."""
     is_new: bool
-    """Whether they differ from those of the statement before on this session."""
+    """Whether ``vouched`` differs from the previous statement of this session; true for the first statement."""
     notes: tuple[Note, ...]
 
 
@@ -96,7 +98,8 @@ class Voucher:
     def look(self, now_ms: int, beats: Iterable[Beat], rested: Mapping[int, int] = NONE_RESTS) -> Statement:
         """State which replicas beat; a replica that no longer does is noted once, with the time of its silence.
 
-        ``rested``: until when this broker had stopped the process of an incarnation, ``now_ms`` = it is stopped now.
+        ``rested``: for each incarnation whose process this broker had stopped, the time at which the stop ended;
+        ``now_ms`` for a process that is still stopped.
         """
         before, alive, notes = self.stated, set(), []
         for beat in beats:
@@ -122,7 +125,7 @@ class Cover(NamedTuple):
     controller_epoch: int
     """The controller with which the broker is registered."""
     confirmed_ms: int
-    """When the last heartbeat was sent that this controller has confirmed."""
+    """When the broker sent the last heartbeat that this controller has confirmed."""
     vouched: int
     """The incarnation in this replica's slot for which that controller has confirmed a statement."""
 

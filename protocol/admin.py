@@ -51,10 +51,11 @@ class AlterTopicConfigRequest(Message, frozen=True):
 
 
 class AlterClusterConfigRequest(Message, frozen=True):
-    """Alter the configuration of the cluster while it runs, all of it or nothing; keys that are in neither field stay.
+    """Alter settings of the cluster while it runs, all of them or none; keys that are in neither field stay.
 
-    ``set``: values by key, which rank above those that a start of the cluster gives. ``delete``: keys whose alteration
-    ends: they have what a start gave, else their defaults. ``validate_only``: check, and alter nothing.
+    ``set``: values by key, which rank above those given at a start of the cluster. ``delete``: keys whose alteration
+    ends, so that the value given at a start, or the default, is in force again. ``validate_only``: check, and alter
+    nothing.
     """
 
     set: Settings[Setting]
@@ -72,12 +73,13 @@ class DescribeConfigsRequest(Message, frozen=True):
 
 
 class DescribedConfig(Message, frozen=True):
-    """One setting: the value that counts, and ``origin``: ``topic``, ``cluster`` or ``default``.
+    """One setting, with the value in force.
 
-    Of the cluster's settings the origin is ``altered`` (while it ran), ``start`` (a start gave it) or ``default``.
-    ``default``: its value without any configuration. ``legal``: the legal values, in words. ``change``: when a change
-    counts: ``at once``, ``at the next start`` of the cluster, ``given at a start`` alone, ``until created`` = of topics
-    that are created, or ``fixed`` = those exist. ``next``: the value from the next start on; empty = the same.
+    ``origin``: ``topic``, ``cluster`` or ``default`` for a topic's setting; ``altered`` (while the cluster ran),
+    ``start`` (given at a start) or ``default`` for the cluster's. ``default``: the value without any configuration.
+    ``legal``: the legal values, in words. ``change``: when a change takes effect: ``at once``; ``at the next start`` of
+    the cluster; ``given at a start`` = it cannot be altered; ``until created`` = for topics that are created from then
+    on; ``fixed`` = never, because these topics exist. ``next``: the value from the next start on; empty = the same.
     """
 
     name: str
@@ -112,7 +114,7 @@ class ReassignablePartition(Message, frozen=True):
 class AlterPartitionReassignmentsRequest(Message, frozen=True):
     """Begin to move partitions to other brokers, or cancel that: all of it, or nothing with an error.
 
-    ``throttle``: bytes per second that each broker fetches for the replicas it gets; None = as it is.
+    ``throttle``: bytes per second that each broker fetches for the replicas it gets; None = unchanged.
     """
 
     changes: Rows[ReassignablePartition]
@@ -143,7 +145,7 @@ class ElectedPartition(Message, frozen=True):
 
 
 class ElectLeadersRequest(Message, frozen=True):
-    """Have preferred replicas lead, or give partitions without a leader one that may lack records.
+    """Elect preferred leaders, or give partitions without a leader one that may lack committed records.
 
     ``partitions``: None = all that another replica leads. ``unclean``: accept a replica that may lack committed
     records; the partitions have to be named then.
@@ -175,7 +177,7 @@ class StopBrokerRequest(Message, frozen=True):
 
 
 class StopBrokerReply(Message, frozen=True):
-    """``leaders_moved``: how many partitions got another leader. The others are lists of ``topic-partition``."""
+    """``leaders_moved``: how many partitions the broker led. The other fields are lists of ``topic-partition``."""
 
     leaders_moved: Int64
     leaderless: Sequence[str]
@@ -297,7 +299,7 @@ class DescribeClusterReply(Description, frozen=True):
 
 
 class EnsureInternalTopicRequest(Message, frozen=True):
-    """Create one of the internal topics that are there from their first use, unless it exists.
+    """Create an internal topic, of those that are created on first use, unless it exists.
 
     ``topic``: a name of :data:`raylog.core.controller.internal_topics.ON_FIRST_USE`.
     """

@@ -20,8 +20,8 @@ class MetadataRequest(Message, frozen=True):
     """Describe brokers, topics and leaders, as far as this server has applied the metadata log.
 
     ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
-    ``known_version``: that of an earlier reply about these topics; while nothing has changed since, the reply says so
-    and lists nothing. -1 = none. A server of an earlier release does not know it, and lists everything.
+    ``known_version``: the version of an earlier reply about these topics; if nothing has changed since, the reply says
+    so and lists nothing. -1 = none. A server of an earlier release does not know the field, and lists everything.
     """
 
     topics: Names | None

@@ -28,9 +28,9 @@ class RegisterBrokerRequest(Message, frozen=True):
     lowest_level: Int64 = FIRST_LEVEL
     highest_level: Int64 = FIRST_LEVEL
     awake_max: Int64 = -1
-    """How many replicas its machine bears awake; -1 = not known. Brokers that report their capacity leave it out."""
+    """How many awake replicas its machine can have; -1 = not known. Brokers that report their capacity leave it out."""
     capacity: Sequence[Int64] = ()
-    """Of its machine and process, as ``core/metadata/capacity.py`` writes it."""
+    """Capacity of its machine and process, as ``core/metadata/capacity.py`` writes it."""
 
 
 class RegisterBrokerReply(Message, frozen=True):
@@ -44,7 +44,7 @@ class RegisterBrokerReply(Message, frozen=True):
     """Metadata records as ``core/metadata/records.py`` writes them."""
     broker: Int64
     vouching: bool = False
-    """Whether the controller takes statements about replicas with the broker's heartbeats."""
+    """Whether the controller accepts statements about replicas with the broker's heartbeats."""
 
 
 class RegisterReplicaRequest(Message, frozen=True):
@@ -71,9 +71,9 @@ class RegisterReplicaRequest(Message, frozen=True):
 class RegisterReplicaReply(Message, frozen=True):
     """``state``: the partition's state as ``core/partition.py`` writes it.
 
-    ``controller_epoch``: -1 = the controller takes no statements of brokers about their replicas. ``topic_config``: the
-    topic's settings, which may have changed since the process was first made; None = not stated. ``cluster_config``:
-    the same of the cluster's.
+    ``controller_epoch``: -1 = the controller accepts no statements of brokers about their replicas. ``topic_config``:
+    the topic's settings, which may have changed since the process was first made; None = not stated.
+    ``cluster_config``: the same for the cluster's settings.
     """
 
     incarnation: Int64
@@ -110,7 +110,7 @@ class RegisterCoordinatorReply(Message, frozen=True):
 
 
 class ReplicaNote(Message, frozen=True):
-    """What a broker reports of a replica on its directory.
+    """What a broker reports about a replica on its directory.
 
     ``silent_ms``: how long ago it last showed that it runs; 0 = it runs. ``disk_hanging_ms``: as in a heartbeat.
     """
@@ -155,7 +155,7 @@ class AlterPartitionRequest(Message, frozen=True):
     """Change the ISR of a partition, as its leader, if the partition still is as the leader knows it.
 
     ``broker`` and ``incarnation``: the leader's. ``partition_epoch``: the version of the partition's state that the
-    change is based on. ``drops_eligible``: eligible replicas outside the ISR are to be given up.
+    change is based on. ``drops_eligible``: the ELR is cleared, so that no replica outside the ISR may be elected.
     """
 
     topic_id: str
@@ -205,7 +205,7 @@ class SleepPartitionRequest(Message, frozen=True):
 class SleepCoordinatorRequest(Message, frozen=True):
     """End a coordinator whose groups are not used, as the coordinator; a request for it starts the next one.
 
-    ``epoch``: of the coordinator. Its session ends with an agreement.
+    ``epoch``: the coordinator's. Its session ends if the controller agrees.
     """
 
     kind: str

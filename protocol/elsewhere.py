@@ -22,7 +22,10 @@ def know(methods: Iterable[str]) -> None:
 
 
 def unknown_method(endpoint: str, method: str) -> RaylogError:
-    """Return the error for a method that a kind of endpoint does not serve; no effect of it was begun."""
+    """Return the error for a method that a kind of endpoint does not serve, before anything is done for the request.
+
+    Retriable, with metadata to refresh, if another kind of endpoint serves the method; else InvalidRequest.
+    """
     if method in _known:
         return ConnectionFailed(
             f"A {endpoint} listens at this address and serves no {method}: it was another process's. Look it up again."

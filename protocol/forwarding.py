@@ -43,11 +43,11 @@ class SaveForwarderRequest(Message, frozen=True):
 
 
 class StartRedriveRequest(Message, frozen=True):
-    """Send the dead letters of a topic on: those that are there now.
+    """Send on the dead letters that a topic holds now.
 
-    ``to``: a topic; empty = each goes where it was. ``where``: only those with these values. ``rate``: records a
-    second of each partition; 0 = as fast as they go. ``from_start``: including those that an earlier redrive was done
-    with.
+    ``to``: a topic; empty = each goes to the topic it came from. ``where``: only those with these values. ``rate``:
+    records per second of each partition; 0 = no limit. ``from_start``: including those that an earlier redrive has
+    handled.
     """
 
     topic_id: str
@@ -67,7 +67,10 @@ class StartRedriveReply(Message, frozen=True):
 
 
 class ListRedrivesRequest(Message, frozen=True):
-    """List redrives: those that run, and those that ended in the last seven days. ``topic``: of one; empty = of all."""
+    """List redrives: those that run, and those that ended in the last seven days.
+
+    ``topic``: the topic whose dead letters they send on; empty = any.
+    """
 
     topic_id: str
     partition: Int32

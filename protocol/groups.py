@@ -23,7 +23,8 @@ class JoinGroupRequest(Message, frozen=True):
     """Join a group, or join it again; answered when the round of joins ends.
 
     ``member_id``: empty = not a member yet. ``group_instance_id``: of a static member. ``session_timeout_ms``: how
-    long the coordinator waits for a heartbeat. ``rebalance_timeout_ms``: and how long for others to join.
+    long the coordinator waits for a heartbeat. ``rebalance_timeout_ms``: how long it waits, in a rebalance, for the
+    member to join again.
     """
 
     has_bytes: ClassVar[bool] = True
@@ -123,7 +124,8 @@ class LeaveGroupResult(Message, frozen=True):
 
 
 class OffsetCommitPartition(Message, frozen=True):
-    """``committed_offset``: of the next record to read. ``committed_leader_epoch``: of the last one read, -1 = none."""
+    """``committed_offset``: that of the next record to read. ``committed_leader_epoch``: that of the last record read;
+    -1 = none."""
 
     topic_id: str
     topic: str
@@ -280,7 +282,7 @@ class OffsetResetRequest(Message, frozen=True):
 
 
 class OffsetDeleteRequest(Message, frozen=True):
-    """Delete committed offsets of topics that no member subscribes to; one that was not committed is none."""
+    """Delete committed offsets of topics that no member subscribes to; it is no error if there is none."""
 
     group_id: str
     partitions: Rows[OffsetFetchPartition]
@@ -324,8 +326,8 @@ class DescribeGroupRequest(Message, frozen=True):
 class DescribedMember(Description, frozen=True):
     """A member, its metadata for the leader, and its assignment.
 
-    Of a member of the consumer protocol instead: its epoch and state, the topics it reads, what it is assigned, what it
-    has to give up, and what it is to have.
+    A member of the consumer protocol has instead: its epoch and state, the topics it reads, the partitions that it is
+    assigned, those that it has to give up, and those that it is to have.
     """
 
     has_bytes: ClassVar[bool] = True

@@ -27,7 +27,7 @@ class DecideHalvesRequest(Message, frozen=True):
 
 
 class DecideHalvesReply(Message, frozen=True):
-    """What stands of each: ``COMMITTED``, ``ROLLED_BACK``, ``HELD`` or ``NOT_FOUND``; and of how many records."""
+    """State of each now: ``COMMITTED``, ``ROLLED_BACK``, ``HELD`` or ``NOT_FOUND``; and its number of records."""
 
     standings: Sequence[str]
     records: Sequence[Int64]
@@ -75,13 +75,16 @@ class HalfQuestion(Message, frozen=True):
 
 
 class PollHalvesReply(Message, frozen=True):
-    """What is to be checked; empty = nothing was in time."""
+    """The half messages to be checked; empty = there was none within ``max_wait_ms``."""
 
     halves: Sequence[HalfQuestion]
 
 
 class ListHalvesRequest(Message, frozen=True):
-    """List half messages without decision, by group and txid, behind a place; ``group`` empty = of all groups."""
+    """List half messages without decision, by group and txid, a page at a time.
+
+    ``group`` empty = of all groups. ``after_group`` and ``after_txid``: the last row of the page before.
+    """
 
     topic_id: str
     partition: Int32
@@ -106,7 +109,7 @@ class HeldHalf(Message, frozen=True):
 
 
 class ListHalvesReply(Message, frozen=True):
-    """A page; a full one has a next, behind its last row."""
+    """A page of rows; if it is full, the next one begins after its last row."""
 
     halves: Sequence[HeldHalf]
 

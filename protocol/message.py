@@ -1,8 +1,8 @@
 """Field types of messages, and the decoding of a message from msgpack values. Pure.
 
 A message is a list of fields in a fixed order. A release may add fields at the end, with a default: a reader ignores
-the fields behind those it knows, and fields that an earlier sender leaves out have their defaults. Rows inside a
-message follow the same rule (ADR 0037).
+the fields after those it knows, and fields that an earlier sender leaves out have their defaults. Rows inside a message
+follow the same rule (ADR 0037).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def read(kind: type[MessageT], args: object, what: str) -> MessageT:
 
 
 def read_encoded(decode: Callable[[Any], MessageT], kind: type[MessageT], args: msgspec.Raw, what: str) -> MessageT:
-    """Return encoded arguments as a message, with its type's decoder: nothing that the type has no place for is made.
+    """Return encoded arguments as a message, with its type's decoder: no object is made that the type does not hold.
 
     Otherwise as :func:`read`.
     """

@@ -97,7 +97,7 @@ class Method(Generic[RequestT, ReplyT]):
     _replies_with_bytes: bool = field(init=False, repr=False, compare=False)
     _reads: Callable[[Any], Any] = field(init=False, repr=False, compare=False)
     _reads_reply: Callable[[Any], Any] | None = field(init=False, repr=False, compare=False, default=None)
-    """Made when it is needed: few methods have their replies encoded until here."""
+    """Decoder of encoded replies, made on first use: few methods get their replies encoded."""
 
     def __post_init__(self) -> None:
         """Look at the types once."""

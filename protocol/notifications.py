@@ -43,7 +43,7 @@ class StopReplica(Message, frozen=True):
 class FallAsleep(Message, frozen=True):
     """Propose soon that the partition sleeps, if this replica leads and nothing was used for ``idle_ms``.
 
-    ``for_stop``: the cluster is about to stop, so partitions sleep that never do otherwise.
+    ``for_stop``: the cluster is about to stop, so that even partitions sleep that otherwise never do.
     """
 
     idle_ms: Int64 = 0

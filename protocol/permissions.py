@@ -24,7 +24,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 ClaimsOf: TypeAlias = Callable[[memoryview], tuple[bool, bool]]
 """Returns whether a batch of a payload belongs to a transaction, and whether one has a lasting producer id."""
 LASTING: Final = "a secret, which producer ids need that partitions never forget"
-"""Brokers and relays send under such ids: they would be refused where others have used up the room."""
+"""Partitions have room for few such ids, under which brokers and relays send: holders of tokens must not use it up."""
 COORDINATOR_OF_TRANSACTIONS = "transaction"
 """The key type of a request for the coordinator of a transactional id."""
 
@@ -34,12 +34,12 @@ class NamedTopic(NamedTuple):
 
     topic_id: str
     retry_of: str
-    """The topic whose records come there for a late retry of some group."""
+    """The topic whose records come here for a late retry of a group; empty = it is no retry topic."""
 
 
 NO_TOPIC: Final = NamedTopic("", "")
 Named: TypeAlias = Callable[[str], NamedTopic]
-"""Returns what is known now of the topic with a name; of an endpoint for one partition, of no other one."""
+"""Returns what is known now of the topic with a name; an endpoint of one partition knows its own topic only."""
 
 
 def permissions(
@@ -53,7 +53,7 @@ def permissions(
 
     ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
     ``named`` returns what is known now of the topic with a name. ``claims_of`` returns what the batches of a payload
-    claim that takes more than the right to write; unless it is given, every payload claims both.
+    claim for which the right to write does not suffice; by default every payload claims both.
     """
     roles = {
         method.name: method.internal_role if is_internal and method.internal_role is not None else method.role
@@ -205,9 +205,9 @@ def _lacks_halves(request: Any, grant: Grant, named: Named) -> str:
 
 
 def _lacks_queue(request: Any, grant: Grant, named: Named) -> str:
-    """A queue is a group on a partition: it takes both rights, as in Kafka.
+    """A queue is a group on a partition: its use needs the right to both, as in Kafka.
 
-    What the group retries late comes back in a topic of its own, which no token can name before it is there.
+    Late retries of a group come back in a topic of its own, which no token can name before it exists.
     """
     lacking = _lacks_group_named(request.group_id, grant) or _lacks_reading(request, grant)
     if not lacking or not grant.has_group(request.group_id):
@@ -262,9 +262,9 @@ def _lacks_offsets(request: Any, grant: Grant) -> str:
 
 
 def _lacks_topics_of_offsets(request: Any, grant: Grant) -> str:
-    """A group's offsets are those of topics: to commit or see one takes the right to read there, as in Kafka.
+    """A group's offsets are offsets in topics: to commit or see one needs the right to read there, as in Kafka.
 
-    The group of a sink is its own: it keeps notes there, under the topic of the transactions.
+    A sink may use the group that is named as its prefix: it keeps notes there, under the topic of the transactions.
     """
     is_sink = request.group_id == grant.transactional_id_prefix
     rows = request.offsets if hasattr(request, "offsets") else request.partitions
@@ -319,7 +319,7 @@ _LACKS_HERE: Final[Mapping[TokenScope, Callable[[Any, Grant, Named], str]]] = {
     TokenScope.QUEUE: _lacks_queue,
     TokenScope.QUEUE_SETTINGS: _lacks_queue_settings,
 }
-"""Those which depend on the topic that has the id now."""
+"""The checks that depend on which topic has an id now."""
 _LACKS: Final[Mapping[TokenScope, Callable[[Any, Grant], str]]] = {
     TokenScope.NOTHING: _lacks_secret,
     TokenScope.TOPICS: _lacks_topics,

@@ -17,7 +17,7 @@ class QueueOpenRequest(Message, frozen=True):
     """Begin to work on a queue as a member; its locks end when the connection of this request is closed.
 
     A member that has opened the queue before begins from scratch: what it had locked is available again.
-    ``settings``: what the group has set otherwise than the topic; all members of a group set the same.
+    ``settings``: the group's settings, which override the topic's; all members of a group set the same.
     """
 
     topic_id: str
@@ -38,8 +38,8 @@ class QueueOpenReply(Message, frozen=True):
 class QueueFetchRequest(Message, frozen=True):
     """Lock records that are available, and read them; waits up to ``max_wait_ms`` for the first.
 
-    ``max_bytes``: at most, but always one batch. ``max_records`` 0: none, and the fetches of this member that wait are
-    answered with nothing. So a member that gives the partition up knows what it still has to give back.
+    ``max_bytes``: at most so many, but at least one batch. ``max_records`` 0: lock none, and answer the waiting fetches
+    of this member with nothing. So a member that gives the partition up knows what it still has to give back.
     """
 
     topic_id: str
@@ -55,7 +55,7 @@ class QueueFetchRequest(Message, frozen=True):
 class QueueRange(Message, frozen=True):
     """Records from ``first`` up to ``end``, handed out for the ``count``-th time.
 
-    ``lease``: what verdicts about this hand-out repeat; no other hand-out of a record has it.
+    ``lease``: identifies this hand-out in verdicts; no other hand-out of a record has the same.
     """
 
     first: Int64
@@ -80,8 +80,9 @@ class QueueVerdict(Message, frozen=True):
     """What a member says of records: ``kind`` 0 = there is no record, 1 = done, 2 = release, 3 = reject, 4 = renew the
     lock, 5 = retry, 6 = release, not begun.
 
-    ``count``, ``lease``: the hand-out that it is about; 0 = whichever. ``delay_ms``: before a retry, -1 = as the group
-    has it; before a release that is not begun is handed out again, -1 = none; or of the renewed lock. ``message``: why.
+    ``count``, ``lease``: the hand-out that it is about; 0 = whichever. ``delay_ms``: for a retry, the pause before it,
+    -1 = by the group's setting; for kind 6, the pause before the records are handed out again, -1 = none; for a
+    renewal, the time of the lock. ``message``: why.
     """
 
     first: Int64
@@ -119,7 +120,7 @@ class QueueFailure(Message, frozen=True):
 
 
 class QueueShorterLock(Message, frozen=True):
-    """Records whose lock was renewed for ``lock_ms`` only, because it would be too old then."""
+    """Records whose lock was renewed for ``lock_ms`` only, because a lock has a highest age."""
 
     first: Int64
     end: Int64
@@ -132,8 +133,8 @@ class QueueAcknowledgeReply(Message, frozen=True):
     """``failures``: what could not be done.
 
     ``postpones``: copies of records that are to be retried late are on their way to the group's retry topic.
-    ``lock_ms``: for how long locks are that were renewed as the group has it; those in ``shorter`` are not. What was
-    renewed is locked for so long since this request came in.
+    ``lock_ms``: how long locks last that were renewed by the group's setting, except those in ``shorter``. The time of
+    a renewed lock counts from when this request came in.
     """
 
     failures: Sequence[QueueFailure]
@@ -162,7 +163,7 @@ class QueueDescribeRequest(Message, frozen=True):
 
 
 class QueuePeeked(Message, frozen=True):
-    """A range of records. ``left_ms``: of a lock, or of the wait before a retry; -1 = neither."""
+    """A range of records. ``left_ms``: the time left of a lock, or of the wait before a retry; -1 = neither."""
 
     first: Int64
     end: Int64
@@ -175,10 +176,10 @@ class QueuePeeked(Message, frozen=True):
 
 
 class QueueDescribeReply(Description, frozen=True):
-    """``start``: the first record that is not finished; ``end``: behind the last one handed out.
+    """``start``: the first record that is not finished; ``end``: the offset after the last one handed out.
 
-    ``states``: also how many are not finished, and whether these are so many that no further ones are handed out
-    (``full``). ``oldest``: the range at ``start``.
+    ``states``: how many records are in each state, how many are not finished, and whether these are so many that no
+    further ones are handed out (``full``). ``oldest``: the range at ``start``.
     """
 
     start: Int64
@@ -212,7 +213,7 @@ class QueuePeekReply(Message, frozen=True):
 
 
 class QueueResetRequest(Message, frozen=True):
-    """Go on at another offset: what lies before is passed over, what lies behind is handed out again.
+    """Continue at another offset: records before it are skipped, records from it on are handed out again.
 
     ``offset``: -1 = the end, -2 = the start of the log. Refused while the group has members.
     """
@@ -225,7 +226,7 @@ class QueueResetRequest(Message, frozen=True):
 
 
 class QueueResetReply(Message, frozen=True):
-    """Where the queue goes on."""
+    """The offset at which the queue continues."""
 
     offset: Int64
 
@@ -352,11 +353,11 @@ QUEUE_METHODS: Final[tuple[AnyMethod, ...]] = (
     QUEUE_PEEK,
     QUEUE_RESET,
 )
-"""Of every partition that is a queue."""
+"""The methods of every partition that is a queue."""
 SHARE_STATE_METHODS: Final[tuple[AnyMethod, ...]] = (
     READ_SHARE_STATE,
     WRITE_SHARE_STATE,
     LIST_SHARE_STATES,
     DELETE_SHARE_STATE,
 )
-"""Of the partition of ``__share_state``."""
+"""The methods of the partition of ``__share_state``."""

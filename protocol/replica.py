@@ -23,8 +23,8 @@ class ProduceRequest(Message, frozen=True):
 
     ``current_leader_epoch``: the leader's epoch as the sender knows it; another one is refused. ``acks``: 0 = no
     answer, 1 = the leader has appended, -1 = every in-sync replica has. ``timeout_ms``: how long these may take.
-    ``transactional_id``: of the batches of a transaction; the leader queries its coordinator before the first one
-    is appended, and refuses it without.
+    ``transactional_id``: that of the batches of a transaction, which are refused without it; the leader queries its
+    coordinator before the first one is appended.
     """
 
     topic_id: str
@@ -73,8 +73,8 @@ class AbortedTxn(Message, frozen=True):
 class FetchReply(Message, frozen=True):
     """The payload holds whole batches, the first of which may begin below the offset. -1 = not known yet.
 
-    ``last_stable_offset``: to readers of committed records; to others the high watermark. ``aborted``: to the former,
-    the transactions with records in the payload that were aborted, by their first offsets.
+    ``last_stable_offset``: for isolation level 0 the high watermark. ``aborted``: for isolation level 1, the aborted
+    transactions with records in the payload, by their first offsets.
     """
 
     high_watermark: Int64
@@ -107,7 +107,7 @@ class NearSlice(Message, frozen=True):
     position: Int64
     length: Int64
     next_offset: Int64
-    """The offset behind the batches."""
+    """The offset after the batches."""
     device: int
     inode: int
 
@@ -123,7 +123,7 @@ class FetchNearReply(Message, frozen=True):
 
 
 class ListOffsetsRequest(Message, frozen=True):
-    """Look an offset up by time.
+    """Look up an offset by time.
 
     ``timestamp``: milliseconds since 1970, for the first record at or after it; -1 = the end that consumers see,
     -2 = the start of the log, -3 = the record with the highest timestamp. ``isolation_level`` 1: only below the last
@@ -149,7 +149,7 @@ class FindTimesRequest(Message, frozen=True):
     """Find the first batch from ``offset`` on that may hold a record within a span of time.
 
     ``low_ms``, ``end_ms`` (exclusive): milliseconds since 1970; null = no bound. ``isolation_level`` 1: only below the
-    last stable offset. What a leader's own files show is not sent, so a reader elsewhere need not fetch what it skips.
+    last stable offset. The leader looks into its own files, so a reader elsewhere need not fetch the batches it skips.
     """
 
     topic_id: str
@@ -162,10 +162,10 @@ class FindTimesRequest(Message, frozen=True):
 
 
 class FindTimesReply(Message, frozen=True):
-    """All records from the wanted offset up to ``next_offset`` are outside the span.
+    """All records from the requested offset up to ``next_offset`` are outside the span.
 
-    ``is_found``: the batch there may hold one within. Else the end of the log was reached, or enough was looked at:
-    request the rest from there on.
+    ``is_found``: the batch at ``next_offset`` may hold a record within. Else the end of the log was reached, or enough
+    was looked at: request the rest from there on.
     """
 
     next_offset: Int64
@@ -182,7 +182,7 @@ class OffsetForLeaderEpochRequest(Message, frozen=True):
 
 
 class OffsetForLeaderEpochReply(Message, frozen=True):
-    """The requested epoch, or the highest below it that has records; the offset behind its last record."""
+    """The requested epoch, or the highest below it that has records; the offset after its last record."""
 
     leader_epoch: Int32
     end_offset: Int64
@@ -214,7 +214,7 @@ class ReplicaFetchRequest(Message, frozen=True):
 
 
 class EpochEnd(Message, frozen=True):
-    """A leader epoch, and the offset behind its last record."""
+    """A leader epoch, and the offset after its last record."""
 
     leader_epoch: Int32
     end_offset: Int64
@@ -223,8 +223,8 @@ class EpochEnd(Message, frozen=True):
 class ReplicaFetchReply(Message, frozen=True):
     """``diverging``: where the logs diverge; the follower truncates there, and the reply has no batches.
 
-    ``held_from``: the lowest offset that retention has to leave, because a role of the leader still copies what is
-    there; -1 = none. ``has_producers``: the payload is a snapshot of producers, and has no batches.
+    ``held_from``: the lowest offset that retention has to keep, because a role of the leader still has to copy its
+    record elsewhere; -1 = none. ``has_producers``: the payload is a snapshot of producers, and has no batches.
     """
 
     leader_epoch: Int32

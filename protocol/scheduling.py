@@ -27,8 +27,8 @@ class ScheduleRequest(Message, frozen=True):
 class ScheduleReply(Message, frozen=True):
     """As the reply to a produce request: the offset of the first record, -1 = not known, it was stored long ago.
 
-    ``replaced``: for each record 1 if it has replaced the one that was waiting under its schedule id, 0 if none was, -1
-    for one without id or when that is not known any more; empty where no record has an id.
+    ``replaced``, for each record: 1 = it has replaced the record that waited under its schedule id; 0 = none waited;
+    -1 = it has no id, or this is not known any more. Empty if no record has an id.
     """
 
     base_offset: Int64
@@ -38,7 +38,7 @@ class ScheduleReply(Message, frozen=True):
 
 
 class CancelScheduledRequest(Message, frozen=True):
-    """Have records not delivered, each named by its due time and its offset; answered when that is committed."""
+    """Cancel delayed records, each named by its due time and its offset; answered when that is committed."""
 
     topic_id: str
     partition: Int32
@@ -54,7 +54,7 @@ class CancelScheduledReply(Message, frozen=True):
 
 
 class MoveScheduledRequest(Message, frozen=True):
-    """Have a record due at another time; a past one is now."""
+    """Change the time at which a delayed record is due; a time in the past makes it due now."""
 
     topic_id: str
     partition: Int32
@@ -89,7 +89,10 @@ class ListScheduledRequest(Message, frozen=True):
 
 
 class ScheduledRecord(Message, frozen=True):
-    """One record that waits. ``target_partition`` -1: its key decides when it is due. ``sent_ms``: by its producer."""
+    """One record that waits.
+
+    ``target_partition`` -1: its key decides the partition when it is due. ``sent_ms``: when its producer sent it.
+    """
 
     due_ms: Int64
     offset: Int64
@@ -102,7 +105,7 @@ class ScheduledRecord(Message, frozen=True):
 
 
 class FindScheduledRequest(Message, frozen=True):
-    """Find what was sent last to a topic under a schedule id."""
+    """Find the record that was last sent to a topic under a schedule id."""
 
     topic_id: str
     partition: Int32
@@ -114,7 +117,7 @@ class FindScheduledRequest(Message, frozen=True):
 class FindScheduledReply(Message, frozen=True):
     """``standing``: ``WAITING``, ``DELIVERED`` (also: on its way), ``CANCELLED``, or ``NOT_FOUND``: nothing is known.
 
-    ``record``: what waits.
+    ``record``: the record that waits; None = none does.
     """
 
     standing: str
@@ -130,7 +133,7 @@ class ListScheduledReply(Message, frozen=True):
 
 
 class DescribeSchedulerRequest(Message, frozen=True):
-    """Describe what waits, and state the time by which it is due."""
+    """Describe the delayed records that wait, and get the time of day by which they become due."""
 
     topic_id: str
     partition: Int32
@@ -146,7 +149,7 @@ class ParkedTarget(Message, frozen=True):
 
 
 class DescribeSchedulerReply(Message, frozen=True):
-    """``clock_ms``: the scheduler's time of day. ``next_due_ms`` -1: nothing waits. Counts are of its leadership."""
+    """``clock_ms``: the scheduler's time of day. ``next_due_ms`` -1: nothing waits. Counts are of this leadership."""
 
     clock_ms: Int64
     waiting: Int64

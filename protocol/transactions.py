@@ -127,7 +127,7 @@ class DescribeTransactionReply(Description, frozen=True):
 
 
 class VerifyTransactionRequest(Message, frozen=True):
-    """Say whether the transaction of this producer is open, and has the partition.
+    """Check that the transaction of this producer is open, and has the partition.
 
     Sent by a leader before it appends the first batch of a transaction (KIP-890). InvalidTxnState: it is not, or the
     partition was not added; InvalidProducerEpoch: it has ended, or another producer has the transactional id.

@@ -33,7 +33,7 @@ class VoterPromiseReply(Message, frozen=True):
     promised: Int64
     """The highest epoch that the voter has promised."""
     identity: str
-    """Of this copy of the log; a copy that was lost is replaced by one with another identity."""
+    """Identity of this copy of the log; a copy that was lost is replaced by one with another identity."""
     epochs: Sequence[EpochStart]
     start: Int64
     end: Int64
@@ -44,9 +44,9 @@ class VoterPromiseReply(Message, frozen=True):
 
 
 class VoterAppendRequest(Message, frozen=True):
-    """Append the batches in the payload behind ``start``, unless the logs differ before it; no batches = heartbeat.
+    """Append the batches in the payload at offset ``start``, unless the logs differ before it; no batches = heartbeat.
 
-    ``previous_epoch``: of the record before ``start``. ``committed``: the offset below which all is committed.
+    ``previous_epoch``: that of the record before ``start``. ``committed``: the offset below which all is committed.
     """
 
     epoch: Int32

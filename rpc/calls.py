@@ -70,7 +70,7 @@ Waiting: TypeAlias = asyncio.Future[Reply] | CallbackWaiter
 
 
 class PendingCalls:
-    """Futures by correlation id. Every future ends with a result or an error, by its deadline at the latest."""
+    """Waiters by correlation id. Each ends with an answer or an error, at most 50 ms after its deadline."""
 
     __slots__ = ("_loop", "_next_sweep_s", "_peer", "_timer", "calls", "last_id")
 
@@ -202,7 +202,7 @@ class Caller:
         timeout_s: float,
         then: Callable[[Reply | RaylogError], None],
     ) -> None:
-        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes behind it.
+        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes after it.
 
         Its arguments are still encoded: the method's page reads them into its type at once. Frames that `then` sends
         leave at once with the rest. It must not block; errors are delivered in a later iteration of the loop.

@@ -18,7 +18,7 @@ from raylog.rpc.limits import Limits
 from raylog.rpc.request import Handler
 
 NOT_TLS = "WRONG_VERSION_NUMBER"
-"""What OpenSSL makes of an answer that is no TLS at all."""
+"""OpenSSL's reason when the answer is no TLS at all."""
 
 
 async def connect(
@@ -36,8 +36,8 @@ async def connect(
 
     `secret` is proved to the server: bytes, a token, or a source of credentials. Raises ConnectionFailed (no listener,
     or too slow: try again), AuthenticationFailed (the secrets differ, the connection is relayed, or one end alone
-    speaks TLS), ValueError (no secret at all). `is_first`: nothing speaks for this address yet, so a server that
-    sends nothing is probed for TLS.
+    speaks TLS), ValueError (no secret at all). `is_first`: no earlier connection has shown that this is the right
+    address, so a server that sends nothing is probed for TLS.
     """
     loop = asyncio.get_running_loop()
     limits = limits or Limits()
@@ -74,7 +74,7 @@ async def connect(
 
 
 async def _require_no_tls(host: str, port: int, timeout_s: float) -> None:
-    """Raise TlsMismatch where a server that sent nothing answers a greeting of TLS: it waited for one."""
+    """Raise TlsMismatch if a server that has sent nothing answers the greeting of TLS: it was waiting for one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # nothing is sent over it
     try:

@@ -50,7 +50,7 @@ from raylog.rpc.request import Handler, Refusals, Request, describe, refuse_requ
 from raylog.rpc.sending import SendQueue, WriteCoalescer
 
 logger = logging.getLogger(__name__)
-# Of this process: neither peers that cannot authenticate nor others that send nonsense must fill its log.
+# Shared by the process: neither peers that cannot authenticate nor others that send nonsense may fill its log.
 _unproved = OccasionalWarning(logger)
 TURN_REQUESTS = 64
 """Requests of a client that are handled in one turn of the loop: then other connections have theirs."""
@@ -64,8 +64,8 @@ class Connection(Caller, asyncio.BufferedProtocol):
     `peer` is the other end's host and port; `stays_here` means that both ends have one address, so that the peer is
     probably on this machine; `peer_is_member` is False for a client of ours; `is_closed` means that no call can succeed
     any more, `close_reason` why. Once `ready`, `role` is the role of the connecting end; `peer_feature_level` and
-    `peer_software` describe the peer; `is_replaced`: the secret that this end has proved is about to end. The methods
-    of asyncio's protocol are for the event loop only.
+    `peer_software` describe the peer; `is_replaced`: a newer secret replaces the one that this end has proved. The
+    methods of asyncio's protocol are for the event loop only.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._auth_timer = loop.call_later(limits.auth_timeout_s, self._authentication_late)
         self._decoder: FrameDecoder | None = None  # for an authenticated peer only
         self._intake = Intake.on(loop)
-        self._stake: Stake | None = None  # of a client: what it holds of the budget
+        self._stake: Stake | None = None  # what a client's connection holds of the budget; None = a member's
         self._expires_s = 0.0  # the end of the peer's token; 0 = it has proved a secret
         self._now_s = time.time if permissions is None else permissions.now_s
         self._coalescer = WriteCoalescer.on(loop)
@@ -103,7 +103,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._goes_on = False
         self._rounds = 0
         self.refusals: Refusals | None = None
-        """Counts refused requests by (method, error code): the server's; None = not counted."""
+        """The server's counts of refused requests, by (method, error code); None = they are not counted."""
         self.stays_here = False
         self.peer_is_member = True
         self.role, self.peer_feature_level, self.peer_software = Role.TOKEN, 0, ""
@@ -256,7 +256,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
                     for queue in queues:
                         queue.scheduled_flush()
             limits = self._limits
-            if (  # else nothing is to be governed
+            if (  # otherwise reading is neither to be paused nor to be resumed
                 self._unanswered > limits.max_unanswered_requests
                 or self._unanswered_bytes > limits.max_unanswered_bytes
                 or self._queue.is_over
@@ -407,7 +407,10 @@ class Connection(Caller, asyncio.BufferedProtocol):
             request.fail(error)
 
     def _limit_unsent(self) -> None:
-        """More is unsent than this process may hold: peers with answers to read wait, others are cut."""
+        """More bytes are unsent than this process may hold: wait for this peer, if it has answers to read.
+
+        Far above the limit, cut the peers that have taken nothing for longest.
+        """
         if self._queue.unsent_bytes:
             self._queue.is_over = True  # until this peer has read something
         excess = self._coalescer.unsent_bytes - self._limits.max_process_unsent_bytes

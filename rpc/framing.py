@@ -24,7 +24,7 @@ Buffers: TypeAlias = Buffer | Sequence[Buffer]
 Header: TypeAlias = tuple[int, int, Any, Any]
 """Kind, correlation id, then method (0, 3), nothing (1) or (code, message, details) (2), then arguments.
 
-Details and arguments are `msgspec.Raw`: what they are is decided by the method, and read into its types alone.
+Details and arguments are `msgspec.Raw`: only the page of the method decodes them, into its types.
 """
 Frame: TypeAlias = tuple[Header, memoryview]
 
@@ -32,13 +32,13 @@ RECEIVE_BUFFER_BYTES = 256 * 1024
 LARGE_FRAME_BYTES = 64 * 1024
 """An incomplete frame above this gets its own buffer, into which the socket then writes without a further copy."""
 LARGE_BEGIN_BYTES = 16 * 1024
-"""So much of it has to have come."""
+"""Least of such a frame that has come before it gets a buffer."""
 GROWTH = 4
 """Memory for a large frame, as a multiple of what has come of it."""
 GROWS_SLOWER_FROM = 4 * 1024 * 1024
-"""Beyond so much the multiple is two."""
+"""Once so many bytes have come, the multiple is two."""
 METHOD_CHARACTERS_MAX = 100
-"""Longest name of a method: a longer one is none of ours."""
+"""Longest name of a method; Raylog has no longer one."""
 
 _LENGTHS = struct.Struct(">II")
 _pack_lengths, _unpack_lengths = _LENGTHS.pack, _LENGTHS.unpack_from
@@ -121,7 +121,8 @@ class FrameDecoder:
     ) -> None:
         """`receive_buffer` may be shared; None = one of its own.
 
-        `grow` is called before an incomplete frame takes so many bytes more, and may refuse them.
+        `grow(more)` is called before an incomplete frame takes `more` bytes of memory, and may refuse them; None = it
+        takes all memory at once.
         """
         self._max_frame_bytes = max_frame_bytes
         self.max_header_bytes = max_frame_bytes if max_header_bytes is None else max_header_bytes
@@ -208,7 +209,7 @@ class FrameDecoder:
     def _take_memory(self, filled: memoryview) -> None:
         """Give an incomplete large frame more memory, in proportion to what has come of it.
 
-        All of it at once without a budget: a member of the cluster sends what it announces.
+        Without `grow` it gets all at once: a member of the cluster sends what it announces.
         """
         come = len(filled)
         size = self._large_bytes
@@ -282,8 +283,9 @@ def decode_header(encoded: bytes | bytearray) -> Header:
 def decode_args(encoded: object) -> Any:
     """Plain values for encoded arguments; values that are no encoded arguments are returned as they are.
 
-    Raises InvalidRequest for values that msgpack cannot state. Takes many times their bytes in memory: for what comes
-    from a peer that has proved the cluster's secret, and for tests. Servers read the type on the method's page.
+    Raises InvalidRequest for bytes that are no msgpack. The values take many times their bytes in memory: only for what
+    comes from a peer that has proved the cluster's secret, and for tests. Servers decode into the types of the method's
+    page.
     """
     if type(encoded) is not msgspec.Raw:
         return encoded

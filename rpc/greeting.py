@@ -9,7 +9,7 @@ from raylog.rpc.auth.handshake import ClientHandshake, Endpoints, Peer, ServerHa
 
 
 class Greeting:
-    """Collects the peer's messages of one handshake, and never reads a byte behind them."""
+    """Collects the peer's messages of one handshake, and never reads a byte after them."""
 
     def __init__(self, handshake: ClientHandshake | ServerHandshake, most_bytes: int) -> None:
         """`most_bytes` is the longest message accepted from an unauthenticated peer."""

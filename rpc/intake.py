@@ -14,11 +14,11 @@ from raylog.rpc.framing import RECEIVE_BUFFER_BYTES
 from raylog.rpc.limits import Limits
 
 REQUEST_BYTES = 1024
-"""What a request that waits takes beside its own bytes."""
+"""Memory that a waiting request takes in addition to its own bytes."""
 SHARE_MIN_BYTES = 16 * 1024
-"""Least that a connection may hold, however many there are, and most that is read at once over the budget."""
+"""Least that a connection may hold, however many there are; and most that is read at once above the budget."""
 ANSWER_MIN_BYTES = 64 * 1024
-"""Most of an answer over the budget, for a peer that has read all answers before."""
+"""Largest answer above the budget, for a peer that has read all earlier answers."""
 UNSENT_SLACK_BYTES = 64 * 1024 * 1024
 """Unsent bytes beyond the budget from which on peers that read nothing are cut, the longest first."""
 
@@ -42,7 +42,7 @@ class Intake:
 
     def __init__(self) -> None:
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
-        """Of all connections of the loop, members and clients: it is empty between two reads."""
+        """Shared by all connections of the loop, members' and clients': it is empty between two reads."""
         self.clients = 0
         """Connections of clients."""
         self.incomplete_bytes = 0
@@ -52,9 +52,9 @@ class Intake:
         self.is_used_up = False
         """Whether the clients hold more than the budget."""
         self._begun: dict[Holder, None] = {}
-        """Connections with an incomplete frame, the one that began first first."""
+        """Connections with an incomplete frame, the oldest frame first."""
         self._stalled: dict[Holder, None] = {}
-        """Connections whose sockets take no more, the one for which that is so longest first."""
+        """Connections whose sockets take no more bytes, the longest stalled first."""
 
     @classmethod
     def on(cls, loop: asyncio.AbstractEventLoop) -> Intake:
@@ -65,9 +65,9 @@ class Intake:
         return found
 
     def make_room(self, holder: Holder, more: int, most: int) -> bool:
-        """Close the connections with the oldest incomplete frames until there is room for so much more of another.
+        """Close the connections with the oldest incomplete frames until `holder` has room for `more` bytes.
 
-        False when there is none: a frame that alone is larger than what all incomplete ones may take.
+        `most`: bytes that all incomplete frames together may take. False if this frame alone would take more.
         """
         while self.incomplete_bytes + more > most:
             oldest = next((each for each in self._begun if each is not holder), None)
@@ -93,7 +93,7 @@ class Intake:
         self._stalled.pop(holder, None)
 
     def cut_stalled(self, excess_bytes: int) -> None:
-        """Close the connections that have taken nothing for longest, until so many unsent bytes are given back."""
+        """Close the connections that have taken nothing for longest, until `excess_bytes` unsent bytes are freed."""
         while excess_bytes > 0 and self._stalled:
             longest = next(iter(self._stalled))
             excess_bytes -= longest.unsent_bytes
@@ -108,7 +108,7 @@ class Stake:
     def __init__(self, intake: Intake, holder: Holder, limits: Limits) -> None:
         self.intake, self._holder, self._limits = intake, holder, limits
         self.few_bytes = limits.max_process_request_bytes // 2
-        """While the requests of all clients take no more, nothing is to be weighed for another one."""
+        """While the requests of all clients take no more than this, another request needs no call of `weigh`."""
         self.held_bytes = 0
         """Memory of its incomplete frame."""
         self.request_bytes = 0
@@ -116,7 +116,7 @@ class Stake:
         intake.clients += 1
 
     def may_grow(self, more: int) -> bool:
-        """Whether its incomplete frame may take so many bytes more; closes others with older ones for it."""
+        """Whether its incomplete frame may take `more` bytes; connections with older ones are closed for it."""
         return self.intake.make_room(self._holder, more, self._limits.max_process_request_bytes // 2)
 
     def hold(self, now: int, *, is_new: bool) -> None:
@@ -128,7 +128,7 @@ class Stake:
             self.may_grow(0)
 
     def answered(self, size: int) -> None:
-        """Note the answer to a request of so many bytes."""
+        """Note the answer to a request of `size` bytes."""
         intake, size = self.intake, size + REQUEST_BYTES
         self.request_bytes -= size
         intake.request_bytes -= size
@@ -136,12 +136,12 @@ class Stake:
             self.weigh()
 
     def has_more_than_its_share(self, factor: int = 1) -> bool:
-        """Whether this connection has more than an equal part of the budget, by a factor."""
+        """Whether `factor` times the requests of this connection take more than an equal part of the budget."""
         share = self._limits.max_process_request_bytes // self.intake.clients
         return self.request_bytes * factor > max(share, SHARE_MIN_BYTES)
 
     def weigh(self) -> None:
-        """Find out whether the clients hold more than the budget."""
+        """Update `Intake.is_used_up`: whether the clients hold more than the budget."""
         intake = self.intake
         held = intake.incomplete_bytes + intake.request_bytes
         intake.is_used_up = held > self._limits.max_process_request_bytes

@@ -42,7 +42,7 @@ class Patience:
     """Rounds and writes when the connection was first seen idle."""
 
     def verdict(self, now_s: float, seen: Vitals, limits: Limits, *, may_be_idle: bool) -> str:
-        """Return why the connection has to be closed, or None.
+        """Return why the connection has to be closed; empty = it may stay.
 
         `may_be_idle` exempts connections whose end signals a failure to the other end, as between brokers.
         """

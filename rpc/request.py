@@ -27,7 +27,7 @@ class Refusals(dict[tuple[str, int], int]):
     """Counts of requests that were answered with an error, by (method, error code)."""
 
     def __init__(self, methods: Container[str]) -> None:
-        """`methods` have a count of their own for each code, which is one of ours; all others have one together."""
+        """`methods` are counted by their names, all others together as `OTHER`; each by error code."""
         super().__init__()
         self._methods = methods
 
@@ -147,7 +147,7 @@ class Request:
 
     @property
     def room_bytes(self) -> int:
-        """How large the answer should be at most: 0 = the peer has to read earlier ones first."""
+        """Most bytes that the answer should have; 0 = the peer has to read earlier answers first."""
         return self.connection.answer_room_bytes
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:

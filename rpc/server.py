@@ -61,7 +61,7 @@ class RpcServer:
         to_listen(secret)  # raises for a secret too short to be secure
         self._advertised = Advertised.read()
         self.permissions = permissions
-        """What its clients may call, and by which clock their tokens end; None = no server of the cluster."""
+        """What its clients may call, and by which clock their tokens end; None = they may call everything."""
         self._handler = handler
         self._secret = secret
         self._host = host

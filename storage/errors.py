@@ -111,7 +111,7 @@ class LogDamaged(KafkaStorageError):
     """Bytes that had been synced are wrong. They are never cut silently: rebuild this replica from its peers."""
 
     def __init__(self, path: object, position: int, offset: int, reason: str, *, next_offset: int = -1) -> None:
-        """`next_offset`: the first offset behind the damage that can be read again; -1 = not looked for."""
+        """`next_offset`: the first offset after the damage that can be read again; -1 = not looked for."""
         super().__init__(
             f"{path} is damaged at byte {position} (offset {offset}): {reason}. "
             "These bytes had been synced, so nothing was changed; rebuild this replica from its peers."

@@ -1,8 +1,8 @@
-"""The cluster's configuration from its two sources: what its starts gave, and what was altered while it ran. Pure.
+"""The cluster's configuration from its two sources: values given at starts, and alterations while it ran. Pure.
 
-An alteration ranks above what a start gives (as Kafka's dynamic cluster-wide values above the static ones), so that a
-script that starts the cluster does not undo it. Used by the controller, which decides and writes; the rules for one key
-are beside its definition (:class:`~raylog.core.configuration.config_key.Change`).
+An alteration ranks above a value given at a start, as Kafka's dynamic cluster-wide values rank above the static ones:
+a script that starts the cluster does not undo an alteration. Used by the controller, which decides and writes; the
+rules for one key are beside its definition (:class:`~raylog.core.configuration.config_key.Change`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylog.core.configuration.config_key import Change
 from raylog.core.errors import InvalidConfig
 
 NEXT_START: Final = frozenset(name for name, key in CLUSTER_KEYS.items() if key.change is Change.NEXT_START)
-"""Keys whose alterations count from the next start of the cluster on."""
+"""Keys whose alterations take effect at the next start of the cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +24,33 @@ class ClusterValues:
     """The cluster's configuration by its sources; a key in neither has its default."""
 
     config: Mapping[str, str]
-    """The values that count now."""
+    """The values in force."""
     given: Mapping[str, str]
-    """What the starts of the cluster gave, each laid over those before."""
+    """Values given at starts of the cluster; a later start replaces an earlier one's value of the same key."""
     altered: Mapping[str, str]
-    """What was altered while the cluster ran."""
+    """Values altered while the cluster ran."""
     start: str = ""
-    """The start of the cluster since which it runs; empty = not known."""
+    """Identity of the start since which the cluster runs; empty = not known."""
 
     @property
     def wanted(self) -> dict[str, str]:
-        """The values that count after the next start, if it gives none."""
+        """The values in force after the next start, if that start gives none."""
         return {**self.given, **self.altered}
 
     def started(self, given: Mapping[str, str], start: str) -> ClusterValues:
         """Return the values for a controller that starts with this configuration, as part of that start.
 
-        Raises InvalidConfig where what is given does not go together with what is there.
+        Raises InvalidConfig if the given values conflict with each other or with the alterations.
         """
         after = ClusterValues(self.config, {**self.given, **given}, self.altered, start)
         validate_cluster_config(after.wanted)
         return after._counting(keep=() if start != self.start else NEXT_START)
 
     def alter(self, changes: Mapping[str, object], delete: Iterable[str], topics: Collection[str]) -> ClusterValues:
-        """Return the values after an alteration: all of it, or InvalidConfig says why not.
+        """Return the values after an alteration; raises InvalidConfig if any part of it is refused.
 
-        ``delete``: keys whose alteration ends, so that what a start gave counts again, or the default. ``topics``: that
-        exist now.
+        ``delete``: keys whose alteration ends, so that the value given at a start, or the default, is in force again.
+        ``topics``: the topics that exist now.
         """
         removed = set(delete)
         both = sorted(removed & set(changes))
@@ -70,7 +70,7 @@ class ClusterValues:
         return after._counting(keep=NEXT_START)
 
     def _counting(self, keep: Collection[str]) -> ClusterValues:
-        """Return this with the wanted values in force, but for the keys that keep those of now."""
+        """Return this with the wanted values in force; the keys in ``keep`` keep their present value."""
         config = {name: value for name, value in self.wanted.items() if name not in keep}
         config.update({name: self.config[name] for name in keep if name in self.config})
         validate_cluster_config(config)
@@ -83,7 +83,11 @@ def value_of(name: str, config: Mapping[str, str]) -> str:
 
 
 def _is_news(name: str, value: str, wanted: Mapping[str, str]) -> bool:
-    """Return whether an alteration is to be kept: also of the value that is there, unless starts alone give it."""
+    """Return whether an alteration is recorded.
+
+    One that repeats the present value is recorded too, so that a later start does not change it; but not for a key that
+    only a start may set, where repeating the value is no alteration.
+    """
     return CLUSTER_KEYS[name].change is not Change.START_ONLY or value != value_of(name, wanted)
 
 

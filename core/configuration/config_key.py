@@ -18,15 +18,15 @@ _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Change(StrEnum):
-    """When a change of a setting counts that is made while the cluster runs."""
+    """When a change that is made while the cluster runs takes effect."""
 
     AT_ONCE = "at once"
     NEXT_START = "at the next start"
-    """Of the cluster: its processes have to agree on the value."""
+    """At the next start of the cluster: its processes have to agree on the value."""
     START_ONLY = "given at a start"
     """It cannot be changed while the cluster runs."""
     UNTIL_CREATED = "until created"
-    """At once, for topics that are created from then on; refused when :attr:`ConfigKey.fixed_by` all exist."""
+    """At once, for topics created from then on; refused once all topics of :attr:`ConfigKey.fixed_by` exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,20 +47,20 @@ class ConfigKey:
     aliases: Mapping[str, str] | None = None
     """Other words for some of the choices."""
     check: Callable[[str], object] | None = None
-    """Of text: raises InvalidConfig for what is not legal."""
+    """For kind "text": raises InvalidConfig for an illegal value."""
     form: str = ""
-    """Of text: what is legal, in words."""
+    """For kind "text": the legal values, in words."""
     computed: str = ""
     """How the default is found when it is not a constant; ``default`` is then empty."""
     change: Change = Change.AT_ONCE
-    """Of the cluster's keys: when an alteration counts."""
+    """For keys of the cluster: when an alteration takes effect."""
     fixed_by: tuple[str, ...] = ()
-    """The topics whose creation the key is for."""
+    """For :attr:`Change.UNTIL_CREATED`: the topics that read the key when they are created."""
     instead: str = ""
-    """What to do where a change is refused, as a sentence."""
+    """What to do instead where a change is refused, as a sentence."""
 
     def read(self, value: object) -> str:
-        """Return the value in its one written form; raises InvalidConfig with what would be legal."""
+        """Return the value in its canonical written form; raises InvalidConfig, which states what would be legal."""
         if self.kind == "bool":
             return self._read_bool(value)
         if self.kind == "int":

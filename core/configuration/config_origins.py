@@ -1,7 +1,8 @@
 """Where the value of each setting comes from: a default, the cluster's configuration, or the topic's own. Pure.
 
 Used by the controller to answer ``describe_configs``. "cluster" is what Kafka calls a broker's configuration: here all
-brokers share one, which a start gives (Kafka's static one), or an alteration (the dynamic default of all brokers).
+brokers share one. Its values are given at a start (Kafka's static configuration) or by an alteration (Kafka's dynamic
+default for all brokers).
 """
 
 from __future__ import annotations
@@ -15,36 +16,36 @@ from raylog.core.configuration.config_key import Change
 
 DEFAULT: Final = "default"
 CLUSTER: Final = "cluster"
-"""Of a topic's setting: that of the cluster."""
+"""Origin of a topic's setting that has the cluster's value."""
 TOPIC: Final = "topic"
 START: Final = "start"
-"""Of a cluster's setting: a start of the cluster gave it."""
+"""Origin of a cluster's setting that was given at a start of the cluster."""
 ALTERED: Final = "altered"
-"""Of a cluster's setting: it was altered while the cluster ran."""
+"""Origin of a cluster's setting that was altered while the cluster ran."""
 FIXED: Final = "fixed"
-"""In the place of a Change: the topics that the key is for exist."""
+"""In place of a Change: the key cannot change any more, because all topics that it is for exist."""
 INHERITED: Final[Mapping[str, str]] = {
     "message.timestamp.after.max.ms": "log.message.timestamp.after.max.ms",
     "message.timestamp.before.max.ms": "log.message.timestamp.before.max.ms",
     DOZE_KEY: DOZE_KEY,
     SLEEP_KEY: SLEEP_KEY,
 }
-"""Topics' keys whose value, without one of their own, is that of a key of the cluster."""
+"""Topic key -> the cluster key whose value a topic has that does not set the topic key."""
 
 
 class DescribedSetting(NamedTuple):
-    """One key of a topic or of the cluster, with the value that counts."""
+    """One key of a topic or of the cluster, with the value in force."""
 
     name: str
     value: str
     origin: str
-    """DEFAULT, CLUSTER or TOPIC of a topic's; DEFAULT, START or ALTERED of the cluster's."""
+    """DEFAULT, CLUSTER or TOPIC for a topic's key; DEFAULT, START or ALTERED for a key of the cluster."""
     default: str
-    """The value that it has without any configuration."""
+    """The value without any configuration."""
     legal: str
     meaning: str
     change: str = Change.AT_ONCE.value
-    """When a change counts: a :class:`~raylog.core.configuration.config_key.Change`, or FIXED."""
+    """When a change takes effect: a :class:`~raylog.core.configuration.config_key.Change`, or FIXED."""
     next: str = ""
     """The value from the next start of the cluster on; empty = the same."""
 
@@ -78,7 +79,7 @@ def _described(name: str, values: ClusterValues, topics: Collection[str]) -> Des
     if name not in values.config:
         origin = DEFAULT
     elif values.altered.get(name, value_of(name, values.given)) != value:
-        origin = ALTERED  # until the next start: its alteration has ended, or was replaced
+        origin = ALTERED  # the alteration has ended or was replaced, and stays in force until the next start
     else:
         origin = ALTERED if name in values.altered else START
     is_fixed = key.change is Change.UNTIL_CREATED and all(topic in topics for topic in key.fixed_by)

@@ -19,7 +19,7 @@ ADVERTISED: Final = "advertised.listeners"
 NATIVE: Final = "RAYLOG"
 PROTOCOLS: Final = (NATIVE,)
 DEFAULT: Final = f"{NATIVE}://:0"
-"""The address of the node, at the port from before; the system chooses the first one."""
+"""The node's own address, at the port that the process had before; the first time, any free port."""
 FORM: Final = "NAME://HOST:PORT[,...], such as RAYLOG://:9092 (no host = the node's own, port 0 = the one from before)"
 _HOST: Final = r"(?:[A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{0,63}"
 _ENTRY: Final = re.compile(rf"([A-Za-z][A-Za-z0-9_]*)://(?:\[([0-9A-Fa-f:.]*)\]|({_HOST})):([0-9]{{1,5}})")
@@ -28,7 +28,11 @@ _PORT_MAX: Final = 65_535
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """One entry. An empty host is the node's own address; port 0 is left to the process, or as it listens."""
+    """One entry of `listeners` or `advertised.listeners`.
+
+    An empty host is the node's own address. Port 0 leaves the choice to the process; advertised, it is the port at
+    which the process listens.
+    """
 
     name: str
     host: str
@@ -40,12 +44,15 @@ class Listener:
 
 
 def bracketed(host: str) -> str:
-    """Return a host as it stands before a port: an address of IPv6 in brackets."""
+    """Return a host as it stands before a port: an IPv6 address in brackets, any other host as it is."""
     return f"[{host}]" if ":" in host else host
 
 
 def parse_listeners(key: str, text: str) -> dict[str, Listener]:
-    """Return the entries by name, which has the native one. Raises InvalidConfig with what is wrong."""
+    """Return the entries of the setting ``key`` by name; :data:`NATIVE` is always among them.
+
+    Raises InvalidConfig, which states what is wrong with ``text``.
+    """
     found: dict[str, Listener] = {}
     for part in (part.strip() for part in text.split(",")):
         entry = _ENTRY.fullmatch(part)
@@ -99,9 +106,9 @@ class Binding:
 
 
 def native_binding(config: Mapping[str, str], own_host: str, *, is_broker: bool) -> Binding:
-    """Return where a process on the node `own_host` listens; the configured ports are the brokers'.
+    """Return where a process on the node ``own_host`` listens; only brokers take the configured ports.
 
-    Raises InvalidConfig when no address is left that clients could be given.
+    Raises InvalidConfig when there is no address that clients could use.
     """
     listener = parse_listeners(LISTENERS, config.get(LISTENERS, DEFAULT))[NATIVE]
     advertised = parse_listeners(ADVERTISED, config.get(ADVERTISED, DEFAULT))[NATIVE]

@@ -1,6 +1,6 @@
 """Configuration keys of topics for queue mode: the defaults of all groups that work on a topic. Pure.
 
-The members of a group may set most of them otherwise; ``core/queues/policy.py`` reads both.
+The members of a group may override most of them; ``core/queues/policy.py`` reads both.
 """
 
 from __future__ import annotations

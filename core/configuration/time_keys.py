@@ -106,7 +106,7 @@ TIME_KEYS: Final = (
 
 
 def check_expiry(name: str, config: Mapping[str, str]) -> None:
-    """Raise InvalidConfig where a topic's records could not be forwarded when they expire."""
+    """Raise InvalidConfig if the records of topic ``name`` could not be forwarded when they expire."""
     topic = config.get(TOPIC, "")
     if topic.startswith("__"):
         raise InvalidConfig(f"{TOPIC}={topic} is one of Raylog's own topics; name another one.")

@@ -1,7 +1,7 @@
-"""The cluster's settings: what a start gives, and what is altered while it runs. Called by the controller's step.
+"""The cluster's settings: given at a start, and altered while it runs. Called by the controller's step.
 
-Everything that reads them in the controller reads the image at each use, so an alteration counts there with its record.
-Brokers get it with their metadata, and their replicas from them (ADR 12); coordinators are sent it on their sessions.
+The controller reads them from the image at each use, so an alteration is in force there with its record. Brokers
+receive it with their metadata and pass it to their replicas (ADR 12); coordinators receive it on their sessions.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from raylog.core.sleeping.queue import WakeQueue
 
 
 def config_at_start(given: Mapping[str, str], start: str, image: MetadataImage) -> Mapping[str, str]:
-    """Return the settings that count once a controller has started with this image, and what this start gives."""
+    """Return the settings in force after a controller has started with this image and the values ``given`` to it."""
     if image.feature_level < ALTERING_LEVEL:
         return {**image.config, **given}
     return image.values.started(given, start).config
 
 
 def started(given: Mapping[str, str], start: str, decision: ControllerDecision) -> None:
-    """Lay what this start gives over the cluster's settings; the first controller of a start has all of them count."""
+    """Add the values given at this start of the cluster to its settings.
+
+    ``start`` identifies the start: with its first controller, the settings that waited for a start come into force.
+    """
     image = decision.image
     if image.feature_level < ALTERING_LEVEL:
         config = config_at_start(given, start, image)
@@ -46,14 +49,14 @@ class ClusterSettings:
     """Alters the cluster's settings."""
 
     def __init__(self, wakes: WakeQueue) -> None:
-        """What has to be awake from now on enters ``wakes``."""
+        """Partitions that may sleep no longer enter ``wakes``."""
         self._wakes = wakes
 
     def alter(self, event: AlterClusterConfigReceived, decision: ControllerDecision) -> None:
-        """Alter settings as requested, all or none of them; answers with the named ones as they are then.
+        """Alter settings as requested, all or none of them; answers with the named ones as they are afterwards.
 
-        Raises InvalidConfig; UnsupportedVersion below the feature level of alterations; InvalidPartitions where brokers
-        could not bear the replicas that would sleep no more.
+        Raises InvalidConfig; UnsupportedVersion below the feature level of alterations; InvalidPartitions when brokers
+        have no room for the replicas that would sleep no longer.
         """
         image = decision.image
         if image.feature_level < ALTERING_LEVEL:
@@ -74,7 +77,10 @@ class ClusterSettings:
         decision.reply(event.request, [list(row) for row in rows if row.name in named])
 
     def _stay_awake(self, config: Mapping[str, str], decision: ControllerDecision) -> list[PartitionState]:
-        """Return the sleepers that would sleep no more with these settings. Raises InvalidPartitions without room."""
+        """Return the sleeping partitions that may sleep no longer with these settings.
+
+        Raises InvalidPartitions when brokers have no room for their replicas.
+        """
         image, found = decision.image, list[PartitionState]()
         for topic in image.topics.values():
             if sleep_after_ms(topic.config, config) < 0 <= sleep_after_ms(topic.config, image.config):
@@ -84,7 +90,7 @@ class ClusterSettings:
 
 
 def altered(changes: Mapping[str, object], delete: Iterable[str], decision: ControllerDecision) -> None:
-    """Alter settings as a part of another request that is checked already; idempotent."""
+    """Alter settings as part of another request, which has checked them already; idempotent."""
     image = decision.image
     after = image.values.alter(changes, delete, image.topics)
     if image.feature_level >= ALTERING_LEVEL:

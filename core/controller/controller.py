@@ -96,9 +96,9 @@ class ControllerMachine:
     ) -> None:
         """Take over the image that the log adds up to (an empty one for a new cluster); :meth:`start` comes next.
 
-        ``cluster_config`` is what this start of the cluster gives, and ``cluster_start`` names the start; raises
-        InvalidConfig when that is not legal, and UnsupportedVersion when this release does not know the feature level
-        of the image's cluster.
+        ``cluster_config`` has the settings given at this start of the cluster, and ``cluster_start`` identifies the
+        start. Raises InvalidConfig when a setting is not legal, and UnsupportedVersion when this release does not know
+        the feature level of the image's cluster.
         """
         if not SUPPORTED.knows(image.feature_level):
             raise UnsupportedVersion(misfit("The controller", SUPPORTED, image.feature_level))
@@ -170,8 +170,7 @@ class ControllerMachine:
         decision = self._decision(event.cause, event.now_ms)
         if pause_ms > self._settings.session_timeout_ms // 3:
             # No session was silent: the controller itself did not run, and their heartbeats still wait in its inbox. A
-            # pause shorter than the timeout counts as well: together with the time since the last heartbeat it is too
-            # long.
+            # pause shorter than the timeout counts as well: with the time since the last heartbeat it may exceed it.
             self._sessions.forgive(pause_ms)
         try:
             self._handle(event, decision)
@@ -265,7 +264,8 @@ class ControllerMachine:
             case RaiseFeatureLevelReceived():
                 feature_levels.raise_level(event, decision)
                 self._coordinators.compact(decision)
-                cluster_configs.started(self._cluster_config, self._cluster_start, decision)  # it may be noted now
+                # From this level on the records can hold the settings' sources.
+                cluster_configs.started(self._cluster_config, self._cluster_start, decision)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():
@@ -322,7 +322,7 @@ class ControllerMachine:
         return self._sessions.damaged_logs()
 
     def replica_counts(self) -> list[list[int]]:
-        """Return of each broker how many of its replicas are awake, how many doze, and how many sleep."""
+        """Return [broker, awake, dozing, asleep] of each broker: how many of its replicas are in each state."""
         asleep = Counter(
             broker for state in self.image.partitions() if state.asleep is not None for broker in state.replicas
         )

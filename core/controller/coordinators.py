@@ -38,7 +38,7 @@ from raylog.core.sleeping.queue import WakeQueue
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
 KIND_LEVELS: Mapping[str, int] = {"transaction": TRANSACTIONS_LEVEL}
-"""The feature level that brought a kind of coordinator; the others were there from the first."""
+"""The feature level that brought a kind of coordinator; other kinds exist from the first level on."""
 INTERNAL_TOPIC_CONFIG: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
@@ -46,14 +46,14 @@ INTERNAL_TOPIC_CONFIG: Mapping[str, str] = {
 }
 """Small segments: the active one is never cleaned, and a coordinator reads all of it when it starts (ADR 0047)."""
 COMPACTED: Mapping[str, str] = {**INTERNAL_TOPIC_CONFIG, "cleanup.policy": "compact"}
-"""The same from the feature level on at which topics are compacted."""
+"""The same from :data:`COMPACTION_LEVEL` on."""
 PRODUCER_IDS_MAX = 100_000
 """Producer ids that one request may take."""
 PRODUCER_EPOCHS = 32_767
 """Producer epochs are 16-bit; after the last but one a coordinator continues with another producer id. The last one
 fences the earlier id: no coordinator is registered with it."""
 EPOCHS_OF_EARLIER_RELEASES = 32_768
-"""They gave out the last one, too."""
+"""Producer epochs that earlier releases gave out: the last one too."""
 START_RETRY_MS = 5_000
 """A coordinator that was started but has not registered is started again after this time."""
 
@@ -89,6 +89,7 @@ class Coordinators:
         self._topics = topics
         self._wakes = wakes
         self._started_ms: dict[tuple[str, int], int] = {}
+        """When each coordinator was last started, until it registers; by kind and index."""
 
     def ensure(self, event: CoordinatorRequested, decision: ControllerDecision) -> None:
         """Start a coordinator unless it runs; its topic is created on first use.
@@ -128,7 +129,7 @@ class Coordinators:
         self._topics.create_internal(name, count, wanted, config, decision)
 
     def compact(self, decision: ControllerDecision) -> None:
-        """Have the coordinators' topics compacted that were created before that was possible."""
+        """Turn on compaction for coordinators' topics that were created below :data:`COMPACTION_LEVEL`."""
         if decision.image.feature_level < COMPACTION_LEVEL:
             return
         for name in sorted(INTERNAL_TOPICS.values()):
@@ -167,10 +168,10 @@ class Coordinators:
         decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS, config])
 
     def fall_asleep(self, event: CoordinatorSleepProposed, decision: ControllerDecision) -> None:
-        """End a coordinator that proposes it. The next request for it starts another one, in the next epoch.
+        """End a coordinator that proposes its own end. The next request for it starts another one, in the next epoch.
 
-        Raises StaleBrokerEpoch for another incarnation than the registered one, and InvalidRequest where it is
-        configured not to sleep: its own configuration may be older.
+        Raises StaleBrokerEpoch for another incarnation than the registered one, and InvalidRequest when the
+        configuration forbids it to sleep: the coordinator may still have an older configuration.
         """
         member = CoordinatorMember(event.kind, event.index)
         session = decision.sessions.of(member)
@@ -185,7 +186,7 @@ class Coordinators:
         decision.after_sync.append(EndCoordinator(cause=event.cause, kind=event.kind, index=event.index))
 
     def rest(self, decision: ControllerDecision) -> None:
-        """Have all coordinators propose to end that are not in use."""
+        """Have every coordinator that is not in use propose its own end."""
         for session in decision.sessions:
             if isinstance(session.member, CoordinatorMember):
                 decision.after_sync.append(RequestSleep(cause=decision.cause, session=session.number, idle_ms=0))
@@ -234,8 +235,8 @@ class Coordinators:
 
 
 def keeps_producer(held: int, epoch: int) -> bool:
-    """Return whether a coordinator may have the producer id of the one before, because its producer epoch is higher.
+    """Return whether coordinator epoch ``epoch`` may keep the producer id of epoch ``held``, the one before.
 
-    Whatever release registered the one before.
+    It may if its producer epoch is higher, whichever release registered the one before.
     """
     return epoch % PRODUCER_EPOCHS > max(held % PRODUCER_EPOCHS, held % EPOCHS_OF_EARLIER_RELEASES)

@@ -30,7 +30,7 @@ from raylog.core.partition import PartitionState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """Settings of the controller that stay while it runs; the others are the image's. Times are in milliseconds."""
+    """Settings that do not change while the controller runs; the others are in the image. Times are milliseconds."""
 
     new_topic_id: Callable[[], str]
     """Gives a fresh 32-character id."""
@@ -108,13 +108,13 @@ class ControllerDecision(LoggedDecision[Effect, MetadataRecord]):
         self._informed.add(session)
 
     def send_state(self, session: SessionId, incarnation: Incarnation, state: PartitionState) -> None:
-        """Send a partition's state that this step does not change, to a replica that shows that it lacks it."""
+        """Send a partition's state, which this step does not change, to a replica whose request shows an older one."""
         self.after_sync.append(
             SendPartitionState(cause=self.cause, session=session, incarnation=incarnation, state=state)
         )
 
     def resend_state(self, partition: TopicPartition) -> None:
-        """Send the partition's state also to the sessions that an answer gave it: it has changed once more."""
+        """Undo :meth:`skip_state` for a partition: its state has changed since the answer was made."""
         for number in sorted(self._informed):
             session = self.sessions.get(number)
             member = None if session is None else session.member

@@ -60,9 +60,9 @@ class BrokerRegistrationReceived(MemberRequest):
     levels: LevelRange = FIRST
     """The feature levels that the broker's release knows."""
     awake_max: int = -1
-    """How many replicas its machine bears awake; -1 = not known."""
+    """How many awake replicas its machine can have; -1 = not known."""
     capacity: tuple[int, ...] = ()
-    """Of its machine and process, see ``core/metadata/capacity.py``."""
+    """A :class:`~raylog.core.metadata.capacity.Capacity` as a row: what its machine and process have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +77,8 @@ class ReplicaRegistrationReceived(MemberRequest):
     """A replica registers. ``incarnation`` -1 = a new incarnation.
 
     ``log_lost``: this incarnation created a new log (there was none, or it was damaged and set aside). ``log_id``:
-    identity of the log, created with it. By it the controller recognises a new log whose creator died before it could
-    report the loss, and an old log whose first registration was not answered. Empty = the log has none.
+    identity of the log, created with it. It shows the controller a new log whose creator died before it could report
+    the loss, and an old log whose first registration was not answered. Empty = the log has none.
     """
 
     topic_id: str
@@ -119,10 +119,10 @@ class CoordinatorSleepProposed(MemberRequest):
 class SessionHeartbeat(ControllerEvent):
     """Heartbeat: data arrived on the session. ``disk_hanging_ms``: how long its disk has not finished a sync.
 
-    A broker states with it which of its replicas run. ``vouched``: their incarnations; None = those of the statement
-    before on this session. ``notes``: incarnation, milliseconds of silence and of a hanging disk of some of them.
-    ``dozing``: how many of its replicas doze. ``damage``: what was wrong with a replica's log, and whether it
-    ``is_mended``.
+    A broker states with it which of its replicas run. ``vouched``: their incarnations; None = the same as in the
+    previous statement of this session. ``notes``: (incarnation, milliseconds of silence, milliseconds of a hanging
+    disk) of some of them. ``dozing``: how many of its replicas doze. ``damage``: what was wrong with a replica's log,
+    and whether it ``is_mended``.
     """
 
     session: SessionId
@@ -199,15 +199,18 @@ class SleepProposed(MemberRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestRequested(ControllerEvent):
-    """The cluster is about to stop: all partitions shall sleep that can, so that it starts asleep.
+    """The cluster is about to stop: all partitions that can shall sleep, so that the next start finds them asleep.
 
-    Those that never sleep otherwise wake again after the start, and when no stop has followed.
+    Those that otherwise never sleep wake again after the start, or when no stop has followed.
     """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WakeRequested(ClientRequest):
-    """Wake-partitions request from a broker with a request for them, or from an administrator; None = all."""
+    """Wake-partitions request, from a broker that has a request for them or from an administrator.
+
+    ``partitions``: their numbers; None = all of the topic.
+    """
 
     topic: str
     partitions: Sequence[int] | None = None
@@ -417,7 +420,7 @@ class SendPartitionState(ControllerEffect):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendClusterConfig(ControllerEffect):
-    """Send the cluster's settings that count now to a coordinator."""
+    """Send the cluster's settings in force to a coordinator."""
 
     session: SessionId
     config: Mapping[str, str]
@@ -435,7 +438,8 @@ class StopReplica(ControllerEffect):
 class RequestSleep(ControllerEffect):
     """Have the leader on this session propose that its partition sleeps, if it was not used for ``idle_ms``.
 
-    A coordinator that is not in use proposes its own end. ``for_stop``: partitions do that otherwise never sleep.
+    A coordinator that is not in use proposes its own end. ``for_stop``: the leader proposes it even for a partition
+    that otherwise never sleeps.
     """
 
     session: SessionId

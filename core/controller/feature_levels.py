@@ -24,8 +24,9 @@ def check(event: BrokerRegistrationReceived, decision: ControllerDecision) -> No
 def raise_level(event: RaiseFeatureLevelReceived, decision: ControllerDecision) -> None:
     """Raise the level as requested; answers [level, level before].
 
-    Every broker counts that has not been stopped on purpose, whether it runs or not, and the controller itself. A
-    level never falls: what was written under it could not be read under a lower one.
+    Every broker counts that has not been stopped on purpose, whether it runs or not; so does the controller itself. A
+    level never falls: what was written under it could not be read under a lower one. Raises InvalidRequest for a lower
+    level, and UnsupportedVersion for one that is not known everywhere.
     """
     counted = [broker for _, broker in sorted(decision.image.brokers.items()) if not broker.stopped]
     known = min([SUPPORTED.highest, *(broker.levels.highest for broker in counted)])

@@ -46,7 +46,8 @@ ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
     UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}),
     FORWARDING_TOPIC: FirstUse(1, {"cleanup.policy": "compact", "segment.bytes": str(1024 * 1024)}),
 }
-"""Every such topic. What their owners no longer need, these delete themselves."""
+"""Every such topic by name. Retention removes nothing where it is -1: the topic's owner deletes what it needs no
+longer."""
 
 
 class InternalTopics:

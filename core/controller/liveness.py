@@ -39,13 +39,14 @@ WOKEN_LEADER_WAIT_MS = 5_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Start:
-    """The start of a partition's replicas, which is awaited: it is new, or wakes."""
+    """The awaited start of the replicas of a partition that is new, or wakes."""
 
     until_ms: int
+    """After this time, replicas that have not started count as offline."""
     leader: BrokerId
     """The replica that is to lead."""
     lives: Mapping[BrokerId, Incarnation]
-    """The incarnations before the start of those that are awaited; with a later one a replica has run meanwhile."""
+    """The incarnations that the awaited replicas had before the start; one with a later incarnation has run since."""
 
 
 class Liveness:
@@ -74,7 +75,7 @@ class Liveness:
             self.expect(state, decision)
 
     def expect(self, state: PartitionState, decision: ControllerDecision) -> None:
-        """Wait for the replicas of a partition that have never run, before others are preferred to them."""
+        """Wait for the replicas of a partition that have never run; the preferred one is to lead."""
         new = [place for place in state.places if place.incarnation == NO_INCARNATION]
         if state.asleep is None and new:
             self._await_start(state, new, state.replicas[0], self._settings.initial_leader_wait_ms, decision)
@@ -114,7 +115,7 @@ class Liveness:
         self._starts[state.partition] = _Start(until_ms=decision.now_ms + wait_ms, leader=leader, lives=lives)
 
     def starting(self) -> Counter[BrokerId]:
-        """Return of each broker how many partitions that are new or wake wait for its replica to start."""
+        """Return, by broker, how many new or waking partitions wait for its replica to start."""
         return Counter(broker for start in self._starts.values() for broker in start.lives)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -122,7 +123,7 @@ class Liveness:
         self._starts.pop(partition, None)
 
     def time_passed(self, decision: ControllerDecision) -> None:
-        """Fence the replicas whose wait is over."""
+        """End the grace period and the waits for starts that are due: what is still missing counts as offline."""
         now = decision.now_ms
         if self._grace_until_ms is not None and now >= self._grace_until_ms:
             self._grace_until_ms = None
@@ -165,9 +166,9 @@ class Liveness:
         }
 
     def endpoints_dead(self, endpoints: frozenset[tuple[str, int]], decision: ControllerDecision) -> None:
-        """Fence awaited replicas early, where all others of the ISR, at least half of it, are online.
+        """Fence awaited replicas early, if the rest of the ISR is at least half of it, and all of the rest is online.
 
-        Where more are missing, the whole cluster may be starting, and the ISR is worth a few seconds of waiting.
+        If more are missing, the whole cluster may be starting, and the ISR is worth a few seconds of waiting.
         """
         for state in list(decision.image.partitions()):
             standing = {place.broker: self.standing_of(state, place) for place in state.places}
@@ -182,13 +183,16 @@ class Liveness:
                     self.fence(state.partition, broker, decision)
 
     def replica_lost(self, member: ReplicaMember, decision: ControllerDecision) -> None:
-        """Fence a replica whose session is over; that of a partition that sleeps has ended on purpose."""
+        """Fence a replica whose session is over; a replica of a sleeping partition has ended on purpose."""
         state = decision.image.partition(member.partition, member.topic_id)
         if state is not None and state.asleep is None:
             self.fence(member.partition, member.broker, decision)
 
     def broker_lost(self, member: BrokerMember, decision: ControllerDecision) -> None:
-        """Note that a broker's session is over: others lead its sleepers; what it had not started is not awaited."""
+        """Note that a broker's session is over.
+
+        Other brokers lead its sleeping partitions, and replicas that it has not started yet are awaited no longer.
+        """
         decision.write(BrokerOffline(broker=member.broker))
         for partition in sorted(self._starts):
             state = decision.image.partition(partition)
@@ -217,8 +221,9 @@ class Liveness:
     ) -> None:
         """Bring a partition into the state that its online replicas require.
 
-        ``leaving`` is about to go offline; ``restored`` has its lost log again; ``unclean`` allows an unclean election
-        for this call, as the topic's configuration may do permanently.
+        ``leaving`` is about to go offline; ``prefer`` is elected before the others if it can lead; ``restored`` has its
+        lost log again; ``unclean`` allows an unclean election for this call, as the topic's configuration may do
+        permanently.
         """
         state = decision.image.partition(partition)
         if state is None:
@@ -304,7 +309,7 @@ class Liveness:
         return Standing.AWAITED if self.in_grace and session is None else Standing.OFFLINE
 
     def _broker_standing(self, broker: BrokerId) -> Standing:
-        """Return the standing of the replicas of a broker whose partitions sleep: its own."""
+        """Return the standing of a broker, which stands for its replicas of sleeping partitions."""
         found = self._image.brokers.get(broker)
         if found is None or found.stopped or not found.online:
             return Standing.OFFLINE

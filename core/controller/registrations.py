@@ -38,7 +38,7 @@ class Registrations:
     """Registers brokers and replicas, each under an incarnation of its own."""
 
     def __init__(self, liveness: Liveness, wakes: WakeQueue) -> None:
-        """Leadership and ISR follow by ``liveness``; a partition that has lost a log in its sleep enters ``wakes``."""
+        """``liveness`` settles leadership and ISR; a partition that has lost a log in its sleep enters ``wakes``."""
         self._liveness = liveness
         self._wakes = wakes
 
@@ -104,7 +104,7 @@ class Registrations:
         )
 
     def _broker_of(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> BrokerId:
-        """Return the broker's id; one that has none gets that of its directory, or the next that is free."""
+        """Return the broker's id; a broker without one gets the known id of its directory, or the next free id."""
         if event.broker != NO_LEADER:
             return event.broker
         brokers = decision.image.brokers
@@ -205,9 +205,10 @@ class Registrations:
         self._liveness.settle(partition, decision)
 
     def _lose_asleep(self, state: PartitionState, broker: BrokerId, decision: ControllerDecision) -> None:
-        """Note it, and have the partition woken when there is room, so that the log is copied from another replica.
+        """Note the lost log of a sleeping partition's replica, and have the partition woken when there is room.
 
-        A broker without the log leads only where no other can. Its loss is noted once its replica registers, awake.
+        Then the log is copied from another replica. A broker without the log leads only if no other can; in that case
+        the loss is noted when its replica registers, awake.
         """
         self._liveness.settle(state.partition, decision, leaving=broker)
         settled = decision.image.partition(state.partition)
@@ -223,10 +224,10 @@ class Registrations:
             )
 
     def _leave_to_others(self, partition: TopicPartition, broker: BrokerId, decision: ControllerDecision) -> None:
-        """Remove a replica whose log's end was cut from an ISR of which others run, or may: they miss nothing.
+        """Remove a replica whose log's end was cut from the ISR, if other members run or may run: they miss nothing.
 
-        What was cut counted as a torn write. It was committed if it was damaged within seconds before a kill. In the
-        ELR the replica stays eligible, unless records are known to be missing.
+        The cut records counted as a torn write. They may have been committed, if they were damaged within seconds
+        before a kill. In the ELR the replica stays eligible, unless records are known to be missing.
         """
         state = decision.image.partition(partition)
         if state is None or broker not in state.isr:

@@ -50,16 +50,17 @@ class Session:
     life: int
     """Incarnation of a broker or replica, epoch of a coordinator."""
     heartbeat_ms: int
-    """The last heartbeat on this connection; of a replica, that of its broker too, once this vouches no more."""
+    """Time of the last heartbeat on this connection. When a broker stops vouching for a replica, the time at which it
+    last vouched counts as well."""
     disk_hanging_ms: int = 0
-    """For how long its disk has not finished a sync, once that is too long; 0 = it keeps up."""
+    """For how long its disk has not finished a sync, as reported; 0 = it keeps up."""
     damage: str = ""
     """What was wrong with its log, as it has reported last; empty = nothing was."""
     is_mended: bool = False
     vouched: frozenset[int] = frozenset()
     """The incarnations of the replicas that a broker vouches for with each heartbeat."""
     absent: set[int] = field(default_factory=set)
-    """Those of them that have no session, so that the broker's word keeps nothing alive."""
+    """Those of them that have no session: the broker vouches for them in vain."""
     dozing: int = 0
     """How many of a broker's replicas doze, as it has reported last."""
 
@@ -67,8 +68,8 @@ class Session:
 class Sessions:
     """All registered connections; a member has at most one.
 
-    A replica's session lives by its own heartbeats, or by those of its broker while that one vouches for it. Only the
-    former are looked at as time passes.
+    A replica's session lives by the heartbeats of its broker while the broker vouches for it, else by its own. Only
+    sessions that live by their own heartbeats are checked as time passes.
     """
 
     def __init__(self) -> None:
@@ -145,7 +146,7 @@ class Sessions:
             session.disk_hanging_ms = disk_hanging_ms
 
     def damaged(self, number: SessionId, damage: str, *, is_mended: bool) -> None:
-        """Note the damage that a replica's own heartbeat reports; what it is silent about stays as it was."""
+        """Note the damage that a replica's own heartbeat reports, "" = none; until the next one the report stands."""
         session = self._by_number.get(number)
         if session is not None:
             session.damage, session.is_mended = damage, is_mended
@@ -155,7 +156,8 @@ class Sessions:
     ) -> None:
         """Note what a broker states about its replicas, before its heartbeat itself is noted.
 
-        ``vouched`` None: the same replicas as before. ``notes``: incarnation, silence and hanging disk of some.
+        ``vouched`` None: the same replicas as before. ``notes``: (incarnation, milliseconds of silence, milliseconds of
+        a hanging disk) of some.
         """
         broker = self._brokers.get(number)
         if broker is None:
@@ -195,7 +197,7 @@ class Sessions:
         return sorted(session.absent)
 
     def silent_since(self, limit_ms: int) -> list[Session]:
-        """Return the sessions that nothing was received of since ``limit_ms``; brokers among them vouch no more."""
+        """Return the sessions without a heartbeat since ``limit_ms``, by number; silent brokers vouch no longer."""
         for broker in self._brokers.values():
             if broker.heartbeat_ms < limit_ms:
                 self._withdraw(broker, broker.vouched)
@@ -223,7 +225,10 @@ class Sessions:
         return session if BrokerMember(session.member.broker) == broker.member else None
 
     def _withdraw(self, broker: Session, lives: Iterable[int], seen: Mapping[int, int] = NOTHING_SEEN) -> None:
-        """Let replicas live by their own heartbeats again, as of when they were ``seen``, or the broker's last one."""
+        """Let replicas live by their own heartbeats again.
+
+        Their last heartbeat counts as of the time at which they were ``seen``, by default the broker's last heartbeat.
+        """
         for life in lives:
             session = self._replica_of(broker, life)
             if session is not None:

@@ -23,12 +23,13 @@ class Shutdown:
     """Decides whether a broker may stop, and moves its leaderships to other replicas."""
 
     def __init__(self, liveness: Liveness) -> None:
-        """Leaders move by ``liveness``."""
+        """``liveness`` moves the leaders."""
         self._liveness = liveness
 
     def stop(self, event: StopBrokerReceived, decision: ControllerDecision) -> None:
-        """Mark a broker as stopped and move its leaders; answers with what that costs, see :meth:`_costs`.
+        """Mark a broker as stopped and move its leaders.
 
+        Answers [number of partitions that it led, partitions without a leader, partitions that refuse ``acks=all``].
         Raises StopRefused when partitions would have no leader or refuse writes (unless forced), and when the metadata
         would lose its majority (always).
         """

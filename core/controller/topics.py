@@ -58,7 +58,7 @@ _LEVELS: Final[Mapping[str, int]] = {
     HASH_KEY: HASH_LEVEL,
     **{key.name: QUEUES_LEVEL for key in TIME_KEYS},
 }
-"""Keys that had one value only before this feature level, their default."""
+"""The feature level from which on a key may have another value than its default."""
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -86,13 +86,13 @@ class Topics:
     """Decides which topics there are."""
 
     def __init__(self, settings: ControllerSettings, liveness: Liveness, wakes: WakeQueue) -> None:
-        """Elections follow ``liveness``; what has records to remove enters ``wakes``."""
+        """``liveness`` elects; sleeping partitions that have to work, such as removing records, enter ``wakes``."""
         self._settings = settings
         self._liveness = liveness
         self._wakes = wakes
 
     def create(self, event: CreateTopicReceived, decision: ControllerDecision) -> None:
-        """Create a topic for a client."""
+        """Create a topic for a client; answers [topic id], or [""] when the request is only validated."""
         if event.topic.startswith(INTERNAL_PREFIX):
             raise InvalidTopic(f"Names that begin with {INTERNAL_PREFIX!r} are Raylog's own; choose another one.")
         topics = decision.image.topics
@@ -170,7 +170,7 @@ class Topics:
             for state in list(topic.partitions):
                 has_records = state.asleep is not None and state.asleep.size_bytes > 0
                 removes = (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic])
-                if stays_awake or removes:  # for good, or to remove records or send them on
+                if stays_awake or removes:  # to stay awake, or to remove records or send them on
                     self._wakes.add(state)
                 # An unclean election may have just been allowed.
                 self._liveness.settle(state.partition, decision)
@@ -196,7 +196,7 @@ class Topics:
         return topic_id
 
     def _begin(self, topic: TopicImage, first: int, decision: ControllerDecision) -> None:
-        """Begin the partitions from ``first`` on: asleep, or where they never sleep awake."""
+        """Begin the partitions from ``first`` on: asleep, or awake if the topic's partitions never sleep."""
         if _begin_asleep(topic.config, decision.image):
             decision.write(PartitionsBornAsleep(topic=topic.name, first=first, end=len(topic.partitions)))
             self._liveness.settle_sleepers(decision)
@@ -205,7 +205,10 @@ class Topics:
             self._liveness.expect(state, decision)
 
     def _check_room(self, config: Mapping[str, str], assignment: Assignment, image: MetadataImage) -> None:
-        """Refuse partitions where a broker could not bear their replicas, all of them awake if they never sleep."""
+        """Raise InvalidPartitions when a broker has no room for its new replicas.
+
+        If the partitions never sleep, there has to be room for all of them awake.
+        """
         added = Counter(broker for replicas in assignment for broker in replicas)
         present = Counter(broker for state in image.partitions() for broker in state.replicas)
         for broker, count in sorted(added.items()):
@@ -296,9 +299,9 @@ class Topics:
 
 
 def check_awake(added: Mapping[BrokerId, int], image: MetadataImage, config: Mapping[str, str] | None = None) -> None:
-    """Refuse so many more replicas that do not sleep where a broker could not bear them.
+    """Raise InvalidPartitions when a broker has no room for ``added`` more awake replicas.
 
-    ``config``: settings of the cluster instead of those that count now.
+    ``config``: settings of the cluster to use instead of those in force.
     """
     for broker, count in sorted(added.items()):
         bound, total = image.awake_bound(broker, config), image.awake[broker] + count
@@ -310,7 +313,7 @@ def check_awake(added: Mapping[BrokerId, int], image: MetadataImage, config: Map
 
 
 def _begin_asleep(config: Mapping[str, str], image: MetadataImage) -> bool:
-    """Return whether new partitions of a topic with this configuration are born asleep."""
+    """Return whether new partitions of a topic with this configuration begin asleep."""
     return sleep_after_ms(config, image.config) >= 0 and image.feature_level >= PartitionsBornAsleep.LEVEL
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-# The pages are one namespace, cut by subject: a star each instead of every name twice more.
+# The modules are one namespace, split by subject: a star import each, instead of writing every name twice more.
 from raylog.core.errors.base import *  # noqa: F403
 from raylog.core.errors.base import RaylogError, UnknownServerError
 from raylog.core.errors.client import *  # noqa: F403

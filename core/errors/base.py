@@ -18,13 +18,13 @@ class RaylogError(Exception):
     """True for an error that another process sent; False for one raised locally, such as a deadline that passed."""
 
     def __init__(self, message: str = "", /, **details: object) -> None:
-        """Keep the sentence and the facts behind it; the class's docstring serves when no message is given."""
+        """Keep the message and the facts behind it; the default message is the first line of the class's docstring."""
         self.message = message or (type(self).__doc__ or type(self).__name__).strip().splitlines()[0]
         self.details: dict[str, object] = details
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the constructor: those of subclasses take the facts from which they make the sentence."""
+        """Pickle without the constructor: a subclass's constructor may take facts and build the message from them."""
         return _unpickled, (type(self), self.message), self.__dict__
 
 

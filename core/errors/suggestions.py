@@ -16,7 +16,10 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the sentence for an unknown name: what is unknown, the nearest valid one, and the way to all of them."""
+    """Return the message for an unknown name: it has the nearest valid name or, when none is near, the first 12 names.
+
+    ``kind``: what the name is a name of, such as "topic configuration".
+    """
     names = sorted(known)
     close = nearest(name, names)
     if close is not None:

@@ -1,1 +1,1 @@
-"""The cluster's metadata as a value: records, the image that they add up to, and what is published of it."""
+"""The cluster's metadata as a value: the records, and the image that they add up to."""

@@ -1,7 +1,7 @@
-"""How many replicas a broker bears: awake, each a process, and in all. Pure, from what brokers report.
+"""How many replicas a broker can have: awake ones, each a process, and all of them. Pure, from what brokers report.
 
-Used by the controller, which refuses more with a sentence. The brokers of one machine share its memory and its cores;
-open files are limited for each process.
+Used by the controller, which refuses more and states the reason. The brokers of one machine share its memory and its
+cores; open files are limited for each process.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from typing import Final
 REPLICA_BYTES: Final = 24 << 20
 """Memory of a replica at rest: 600 of them, dozing, took 14.6 GB of their own (docs/operations.md)."""
 MEMORY_SHARE: Final = 0.7
-"""Of the memory, for awake replicas: 24 GiB bear 716. The rest is for Ray, its users' work, and the page cache."""
+"""Share of the memory for awake replicas; so 24 GiB hold 716. The rest is for Ray, its users' work, and the page
+cache."""
 PER_CORE: Final = 100
 """Replicas for a core where none dozes: each takes 9 ms of CPU a second at rest. One that dozes takes 0.06 ms."""
 FILES: Final = 4
 """A broker's open files for an awake replica: its socket, its descriptor of the process, what it is offered to watch,
 and a connection."""
 FILES_SHARE: Final = 0.5
-"""Of the files, for awake replicas; the rest is for clients, and for the broker's own log."""
+"""Share of a broker's open files for awake replicas; the rest is for clients, and for the broker's own log."""
 DECLARED_BYTES: Final = 16_000
-"""Memory of a replica in broker and controller, asleep or not: 10,000 took 132 MB, with what is there without them."""
+"""Memory that broker and controller take for a replica, asleep or not: 10,000 took 132 MB, the processes included."""
 DECLARED_SHARE: Final = 0.1
-"""Of the memory, for what brokers and controller keep of all replicas: 24 GiB bear 161,000."""
+"""Share of the memory for what brokers and controller keep about all replicas; so 24 GiB hold 161,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A bound on replicas, and where it comes from, in words that follow "may have 5: "."""
+    """A bound on the number of replicas, and its reason, in words that follow "may have 5: "."""
 
     limit: int
     why: str
@@ -40,7 +41,7 @@ class Capacity:
     """What a broker reports when it registers; -1 = not known."""
 
     memory_bytes: int = -1
-    """Of its machine, or of its container."""
+    """Memory of its machine, or of its container."""
     cores: int = -1
     open_files: int = -1
     """How many its process may have open at a time."""
@@ -58,10 +59,11 @@ class Capacity:
         return self.memory_bytes, self.cores, self.open_files, int(self.can_doze)
 
     def awake(self, *, stated: int, dozes: bool, sharing: int) -> Bound | None:
-        """Return how many replicas a broker may have awake; None = nothing is known.
+        """Return how many replicas a broker may have awake: the lowest of its bounds; None = nothing is known.
 
-        ``stated``: ``replica.awake.max``, -1 = it is not set. Its process cannot have more files open all the same.
-        ``dozes``: the cluster lets replicas doze. ``sharing``: brokers on its machine.
+        ``stated``: ``replica.awake.max``, -1 = it is not set. If set, it replaces the bounds by memory and cores; the
+        bound by open files holds all the same. ``dozes``: the cluster lets replicas doze. ``sharing``: the number of
+        brokers on its machine.
         """
         found = []
         if stated >= 0:

@@ -43,12 +43,12 @@ class BrokerImage:
     levels: LevelRange = FIRST
     """The feature levels that its release knows."""
     awake_max: int = -1
-    """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
+    """How many awake replicas its machine can have, for all brokers there together; -1 = not known."""
     capacity: tuple[int, ...] = ()
-    """What its machine and process have, see ``capacity.py``; with it the number before does not count."""
+    """A :class:`~.capacity.Capacity` as a row: what its machine and process have. If set, ``awake_max`` is ignored."""
     online: bool = True
     stopped: bool = False
-    """A stop was requested, and no resume since."""
+    """Whether a stop was requested, and no resume since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class TopicImage:
 
     @property
     def internal(self) -> bool:
-        """Return whether the topic is an internal one."""
+        """Whether the topic is internal: its name begins with ``__``."""
         return self.name.startswith("__")
 
 
@@ -88,13 +88,13 @@ class ImageTables:
     cluster_id: str = ""
     """Empty = no cluster has been created yet."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """The cluster's settings that count now; set by :meth:`configure` alone."""
+    """The cluster's settings in force; set by :meth:`configure` alone."""
     given_config: Mapping[str, str] = field(default_factory=dict)
-    """Those that its starts gave."""
+    """Settings given at starts of the cluster."""
     altered_config: Mapping[str, str] = field(default_factory=dict)
-    """Those that were altered while it ran; they rank above, some of them from the next start on."""
+    """Settings altered while it ran. They rank above the given ones, some of them from the next start on."""
     start: str = ""
-    """The start of the cluster that the settings count for."""
+    """Identity of the start since which the cluster runs; empty = not known."""
     _settings: ClusterConfig | None = field(default=None, compare=False, repr=False)
     controller_epoch: ControllerEpoch = NO_CONTROLLER
     feature_level: int = FIRST_LEVEL
@@ -102,7 +102,7 @@ class ImageTables:
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     awake: Counter[BrokerId] = field(default_factory=Counter)
-    """How many replicas each broker has of partitions that are awake."""
+    """Number of replicas of awake partitions, by broker."""
     topic_names: dict[str, str] = field(default_factory=dict)
     """The name of each topic by its id."""
     coordinators: dict[tuple[str, int], Coordinator] = field(default_factory=dict)
@@ -110,7 +110,7 @@ class ImageTables:
     """Ids of the topics that were deleted last, oldest first; brokers may remove their folders."""
     next_producer_id: ProducerId = FIRST_PRODUCER
     log_ids: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
-    """The log that each replica last registered with, where it has an identity."""
+    """Identity of the log with which each replica last registered; no entry = the log has none."""
     lost_logs: dict[tuple[TopicPartition, BrokerId], str] = field(default_factory=dict)
     """ISR members that returned without their log, and the lost log's id; see :class:`~.records.ReplicaLogLost`."""
     removed_replicas: dict[tuple[TopicPartition, BrokerId], LeaderEpoch] = field(default_factory=dict)
@@ -127,12 +127,12 @@ class ImageTables:
 
     @property
     def values(self) -> ClusterValues:
-        """The cluster's settings by where they come from."""
+        """The cluster's settings by their sources."""
         return ClusterValues(self.config, self.given_config, self.altered_config, self.start)
 
     @property
     def settings(self) -> ClusterConfig:
-        """The cluster's settings that count now, as values. Read them at each use: they may be altered at any time."""
+        """The cluster's settings in force, as values. Read them at each use: they may be altered at any time."""
         if self._settings is None:
             self._settings = ClusterConfig.from_dict(self.config)
         return self._settings
@@ -157,7 +157,11 @@ class ImageTables:
             yield from self.topics[name].partitions
 
     def leader_of(self, state: PartitionState) -> BrokerId:
-        """Return the broker that leads a partition now; NO_LEADER also while the one that a sleeper has is offline."""
+        """Return the broker that leads a partition now, or NO_LEADER.
+
+        A partition that sleeps keeps its leader in its state while that broker is offline or stopped; the answer is
+        NO_LEADER then.
+        """
         if state.asleep is None:
             return state.leader
         broker = self.brokers.get(state.leader)
@@ -168,9 +172,9 @@ class ImageTables:
         return [broker for _, broker in sorted(self.brokers.items()) if broker.online]
 
     def awake_bound(self, broker: BrokerId, config: Mapping[str, str] | None = None) -> Bound | None:
-        """Return how many replicas a broker may have awake; None = as many as there are.
+        """Return how many replicas a broker may have awake; None = no bound.
 
-        ``config``: settings of the cluster instead of those that count now.
+        ``config``: settings of the cluster to use instead of those in force.
         """
         config = self.config if config is None else config
         stated = int(config.get(AWAKE_KEY, "-1"))
@@ -182,12 +186,12 @@ class ImageTables:
         return capacity.awake(stated=stated, dozes=dozes, sharing=self.sharing(broker))
 
     def declared_bound(self, broker: BrokerId) -> Bound | None:
-        """Return how many replicas a broker may have, awake or asleep; None = as many as there are."""
+        """Return how many replicas a broker may have, awake or asleep; None = no bound."""
         found = self.brokers.get(broker)
         return None if found is None else Capacity.from_row(found.capacity).declared(sharing=self.sharing(broker))
 
     def sharing(self, broker: BrokerId) -> int:
-        """Return how many brokers that run share the machine of this one, itself included; at least 1."""
+        """Return how many online brokers share this broker's machine, itself included; at least 1."""
         found = self.brokers.get(broker)
         if found is None:
             return 1

@@ -206,7 +206,7 @@ def cluster_altered(values: ClusterValues) -> ClusterAltered:
 
 
 def partition_changed(state: PartitionState) -> PartitionChanged:
-    """Return the record that carries ``state``, places aside."""
+    """Return the record that carries ``state`` without its places."""
     changed = PartitionChanged(
         topic=state.partition.topic,
         partition=state.partition.partition,
@@ -227,7 +227,7 @@ def partition_changed(state: PartitionState) -> PartitionChanged:
 
 
 def _born_asleep(topic: TopicImage) -> Iterator[PartitionsBornAsleep]:
-    """Yield the record for each run of partitions that nothing has happened to since they were born asleep."""
+    """Yield one record for each run of adjacent partitions that have not changed since they were created asleep."""
     first = None
     for number, state in enumerate((*topic.partitions, None)):
         is_unborn = state is not None and state.asleep is not None and not state.partition_epoch
@@ -239,7 +239,7 @@ def _born_asleep(topic: TopicImage) -> Iterator[PartitionsBornAsleep]:
 
 
 def replica_placed(partition: TopicPartition, place: ReplicaPlace, log_id: str = "") -> ReplicaPlaced:
-    """Return the record that puts a replica into that place, on that log."""
+    """Return the record that puts a replica into that place; ``log_id``: the identity of its log, if it has one."""
     return ReplicaPlaced(
         topic=partition.topic,
         partition=partition.partition,

@@ -37,8 +37,8 @@ class MetadataRecord:
 def record_from_wire(row: Sequence[object]) -> MetadataRecord:
     """Read a record's msgpack form; raises ValueError for a name that this version does not know, or a damaged record.
 
-    Fields of a later release behind those that are known are ignored: it adds such only where that does no harm, and
-    uses a new record type, under a feature level, where it would. Missing ones of an earlier release have defaults.
+    Fields that a later release appended are ignored: it appends a field only where ignoring it does no harm; otherwise
+    it adds a record type, under a feature level. Fields that an earlier release lacks have their defaults.
     """
     name = str(row[0]) if row else ""
     kind = RECORD_TYPES.get(name)
@@ -73,7 +73,7 @@ class ClusterCreated(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfigured(MetadataRecord):
-    """The cluster's configuration is now this, all of it."""
+    """The cluster's configuration is now this, all of it. Written below feature level 6 (:class:`ClusterAltered`)."""
 
     config: Mapping[str, str]
 
@@ -81,10 +81,11 @@ class ClusterConfigured(MetadataRecord):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAltered(MetadataRecord):
-    """The cluster's configuration is now this, all of it, with where it comes from.
+    """The cluster's configuration is now this, all of it, with its sources.
 
-    ``config``: the values that count from here on. ``given``: what the starts of the cluster gave. ``altered``: what
-    was altered while it ran; some of it may wait for the next start. ``start``: the start that ``config`` counts for.
+    ``config``: the values in force from here on. ``given``: values given at starts of the cluster. ``altered``: values
+    altered while it ran, some of which may wait for the next start. ``start``: identity of the start since which the
+    cluster runs; empty = not known.
     """
 
     LEVEL: ClassVar[int] = ALTERING_LEVEL
@@ -117,9 +118,9 @@ class BrokerRegistered(MetadataRecord):
     highest_level: int = FIRST_LEVEL
     """The feature levels that the broker's release knows."""
     awake_max: int = -1
-    """How many replicas its machine bears awake, those of other brokers there included; -1 = not known."""
+    """How many awake replicas its machine can have, for all brokers there together; -1 = not known."""
     capacity: tuple[int, ...] = ()
-    """What its machine and process have, see ``core/metadata/capacity.py``; it counts instead of the number before."""
+    """A :class:`~.capacity.Capacity` as a row: what its machine and process have. If set, ``awake_max`` is ignored."""
 
 
 @_record
@@ -241,7 +242,7 @@ class PartitionAsleep(PartitionChanged):
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsBornAsleep(MetadataRecord):
-    """The partitions from ``first`` up to ``end``, new ones, sleep: each is led by the first of its replicas."""
+    """The new partitions from ``first`` up to ``end`` (exclusive) sleep; each is led by the first of its replicas."""
 
     LEVEL: ClassVar[int] = 2
     topic: str
@@ -254,7 +255,7 @@ class PartitionsBornAsleep(MetadataRecord):
 class ReplicaPlaced(MetadataRecord):
     """One replica runs as this incarnation at this endpoint; port 0 = it does not run.
 
-    ``log_id`` is the identity of the log that it runs on; empty = that of before.
+    ``log_id`` is the identity of the log that it runs on; empty = the same as before.
     """
 
     topic: str

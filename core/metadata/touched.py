@@ -1,4 +1,4 @@
-"""Which partitions metadata records are about, so that their readers need not look at all others. Pure."""
+"""Which partitions some metadata records concern, so that a reader need not look at all others. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_ALL = (ClusterAltered, ClusterConfigured, BrokerStopped, BrokerResumed)
 
 @dataclass(slots=True)
 class Touched:
-    """What some records were about; grows with :meth:`note`, and is emptied by its reader."""
+    """The partitions and topics that some records concern; grows with :meth:`note`, and is emptied by its reader."""
 
     partitions: set[TopicPartition] = field(default_factory=set)
     topics: set[str] = field(default_factory=set)
@@ -37,9 +37,10 @@ class Touched:
     deleted: set[str] = field(default_factory=set)
     """Names of topics that were deleted; another one may have the name by now."""
     everything: bool = False
+    """Whether a record concerns all partitions: the cluster's settings, or a broker's stop or resume."""
 
     def note(self, records: Iterable[MetadataRecord]) -> None:
-        """Take in records."""
+        """Add what these records concern."""
         for record in records:
             if isinstance(record, _OF_PARTITION):
                 self.partitions.add(TopicPartition(record.topic, record.partition))
@@ -52,14 +53,14 @@ class Touched:
                 self.everything = True
 
     def add(self, other: Touched) -> None:
-        """Take in what other records were about."""
+        """Add what other records concern."""
         self.partitions |= other.partitions
         self.topics |= other.topics
         self.deleted |= other.deleted
         self.everything |= other.everything
 
     def among(self, image: MetadataImage) -> set[TopicPartition]:
-        """Return the touched partitions, those of touched topics as far as the image has them."""
+        """Return the touched partitions, and all partitions that the image has of touched topics."""
         if self.everything:
             return {state.partition for state in image.partitions()} | self.partitions
         found = set(self.partitions)

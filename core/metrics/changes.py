@@ -19,7 +19,7 @@ class PartitionChanges:
         self.elections = 0
         self.unclean_elections = 0
         self._known: dict[tuple[str, int], tuple[int, int]] = {}
-        """Leader epoch and size of the ISR."""
+        """Leader epoch and size of the ISR, by topic and partition number."""
 
     def begin(self, image: MetadataImage) -> None:
         """Compare with this image from now on; the counters stay."""

@@ -30,11 +30,11 @@ class CleanerFigures:
     """The state of one compacted log."""
 
     dirty_ratio: float
-    """Share of its cleanable bytes that no cleaning has seen, 0 to 1, at the last look."""
+    """Share of its cleanable bytes that were never cleaned, 0 to 1, when the cleaner last looked."""
     last_run_ms: int
     """When the last cleaning began, in milliseconds since 1970; 0 = none since the replica started."""
     is_failing: bool
-    """Whether the last one ended with an error."""
+    """Whether the last cleaning ended with an error."""
 
     def to_wire(self) -> list[object]:
         """Return the msgpack form, read by :func:`cleaner_from_wire`."""
@@ -42,7 +42,7 @@ class CleanerFigures:
 
 
 def cleaner_from_wire(row: object) -> CleanerFigures | None:
-    """Read the figures of a replica; None where its topic is not compacted. Raises ValueError."""
+    """Read the figures of a replica; None if its topic is not compacted. Raises ValueError for another shape."""
     if row is None:
         return None
     if not isinstance(row, list) or len(row) < 3:

@@ -71,7 +71,7 @@ class Family:
 
 
 def families_from_wire(rows: Sequence[Sequence[object]]) -> list[Family]:
-    """Read families of another process; what follows the known fields is ignored. Raises ValueError."""
+    """Read families of another process; fields after the known ones are ignored. Raises ValueError for other rows."""
     families = []
     for row in rows:
         name, kind, text, samples = row[:4]

@@ -17,17 +17,17 @@ from raylog.core.metadata.image import Coordinator
 from raylog.core.metrics.exposition import Family
 
 MARKS_MAX: Final = 500
-"""Moments remembered of a partition; when there are more, they are thinned out."""
+"""Marks (time, high watermark) kept for a partition; more than these are thinned out."""
 COARSENESS: Final = 0.1
-"""How far apart two moments are after that, as a share of their age; a year is 180 moments then."""
+"""Least time between two marks after thinning, as a share of the later one's age; a year then takes 180 marks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCensus:
     """One group as its coordinator knows it. ``offsets``: the next offset to read, by partition.
 
-    ``topic_ids``: of the topics in ``offsets``. ``pending_offsets``: how many offsets open transactions are about to
-    commit.
+    ``topic_ids``: the id of each topic in ``offsets``, by name. ``pending_offsets``: how many offsets open transactions
+    are about to commit.
     """
 
     name: str
@@ -63,7 +63,10 @@ class RestingGroups:
         self._last[key] = coordinator.epoch, [replace(group, state="Empty", members=0) for group in groups]
 
     def groups(self, coordinators: Iterable[Coordinator]) -> list[GroupCensus]:
-        """Return the groups of those that do not run; forgets a coordinator whose next incarnation has registered."""
+        """Return the groups of the coordinators that do not run.
+
+        Forgets the groups of a coordinator whose next incarnation has registered.
+        """
         found: list[GroupCensus] = []
         for coordinator in coordinators:
             key = (coordinator.kind, coordinator.index)
@@ -84,7 +87,7 @@ class Lag:
 
 
 class EndHistory:
-    """When the high watermark of each partition was first seen where it is, and was before; and where its log starts.
+    """When each partition's high watermark was first seen at its present and earlier offsets; and where its log starts.
 
     Invariant of each partition's marks: times and offsets both rise strictly, and all are of one topic id.
     """
@@ -113,7 +116,7 @@ class EndHistory:
             self._marks[partition] = _thinned(marks)
 
     def forget(self, present: Iterable[TopicPartition]) -> None:
-        """Drop the partitions without a committed offset of any group."""
+        """Drop all partitions but ``present``: those with a committed offset of some group."""
         for partition in set(self._marks) - set(present):
             del self._marks[partition]
             del self._topic_ids[partition]

@@ -84,7 +84,7 @@ ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {
 
 
 def roles_from_wire(row: object) -> dict[str, dict[str, int]]:
-    """Read the figures of a replica's roles; raises ValueError."""
+    """Read the figures of a replica's roles, by kind of role; raises ValueError for another shape."""
     if row is None:
         return {}
     if not isinstance(row, dict) or not all(isinstance(figures, dict) for figures in row.values()):
@@ -93,7 +93,7 @@ def roles_from_wire(row: object) -> dict[str, dict[str, int]]:
 
 
 def role_families(broker: int, roles: Mapping[TopicPartition, Mapping[str, Mapping[str, int]]]) -> list[Family]:
-    """Return the metrics of the roles of one broker's leaders, a sample for each partition."""
+    """Return the metrics of the roles of one broker's leaders, one sample per partition."""
     families: list[Family] = []
     with_roles = ((place, found) for place, found in roles.items() if found)  # few replicas have one
     ordered = sorted(with_roles, key=lambda item: item[0])

@@ -21,12 +21,12 @@ COUNTERS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubFigures:
-    """The passes over one log."""
+    """The scrub passes over one log."""
 
     last_ms: int
-    """When the last one ended, in milliseconds since 1970; 0 = none has."""
+    """When the last pass ended, in milliseconds since 1970; 0 = none has."""
     offset: int
-    """How far the one that runs is; -1 = none runs."""
+    """Offset that the running pass has reached; -1 = none runs."""
 
     def to_wire(self) -> list[object]:
         """Return the msgpack form, read by :func:`scrub_from_wire`."""
@@ -34,7 +34,7 @@ class ScrubFigures:
 
 
 def scrub_from_wire(row: object) -> ScrubFigures | None:
-    """Read the figures of a replica; None where it does not scrub. Raises ValueError."""
+    """Read the figures of a replica; None if it does not scrub. Raises ValueError for another shape."""
     if row is None:
         return None
     if not isinstance(row, list) or len(row) < 2:

@@ -14,10 +14,11 @@ from typing import Final
 from raylog.core.metrics.histogram import LatencyHistogram
 
 WINDOW_MS: Final = 300_000
-"""Quantiles cover the last five minutes, as far as the page was read."""
+"""Quantiles cover five minutes, or more where the page was not read at that time."""
 MARK_MS: Final = 15_000
+"""Least time between two copies of the histograms."""
 FAILED: Final = {"produce": "failed_produce", "fetch": "failed_fetch", "fetch_near": "failed_fetch"}
-"""Methods with a refusal counter per group."""
+"""Method -> the counter of its refusals in each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,17 +28,17 @@ class Reading:
     born_ms: int
     counters: Mapping[str, int]
     latencies: Mapping[str, tuple[Mapping[int, int], int]]
+    """Filled buckets and sum in microseconds, by name."""
     refusals: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Requests that were answered with an error, by method and error code."""
-    """Filled buckets and sum in microseconds, by name."""
 
 
 @dataclass(slots=True)
 class Totals:
     """Sums of the counters of processes while this collector ran; ``counters`` by group (a topic).
 
-    Invariant: no figure ever falls. ``born_ms`` is the collector's own start: the first reading of a process that is
-    older is where counting begins, so that a collector that starts again begins at 0.
+    Invariant: no figure ever falls. ``born_ms`` is the collector's own start (monotonic clock). A process that is older
+    than the collector counts from its first reading on, so that a restarted collector begins at 0.
     """
 
     born_ms: int
@@ -96,7 +97,7 @@ class Totals:
             del self.counters[group]
 
     def recent(self, name: str) -> LatencyHistogram:
-        """Return the observations of the last five minutes, as far back as there were readings."""
+        """Return the observations since the newest mark that is five minutes old, or since the start if none is."""
         now = self.latencies.get(name, LatencyHistogram())
         earlier = self._marks[0][1].get(name)
         return now if earlier is None else now.since(earlier)

@@ -11,7 +11,7 @@ class Usage:
     """Resource usage of one process, and its refusals since its start."""
 
     figures: Mapping[str, float] = field(default_factory=dict)
-    """``cpu_seconds``, ``resident_memory_bytes``, ``open_fds``, ``connections``, ``unsent_bytes``; those known."""
+    """``cpu_seconds``, ``resident_memory_bytes``, ``open_fds``, ``connections``, ``unsent_bytes``: the known ones."""
     refusals: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """Requests that were answered with an error, by method and error code."""
 
@@ -22,7 +22,7 @@ class Usage:
 
 
 def usage_from_wire(row: object) -> Usage:
-    """Read what another process uses; unknown fields are ignored. Raises ValueError."""
+    """Read the usage of another process; unknown fields are ignored. Raises ValueError for another shape."""
     try:
         if not isinstance(row, dict):
             raise TypeError(f"{row!r:.80} is no mapping")

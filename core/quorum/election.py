@@ -26,7 +26,7 @@ EMPTY: Final = (0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The log that is adopted: of ``source`` (None: a new, empty log), as its promise described it."""
+    """The log to adopt: that of broker ``source`` (None = a new, empty log), as its promise described it."""
 
     source: int | None
     history: LogHistory
@@ -82,7 +82,7 @@ class Election:
         """Return the log to read, or the one to lead with; None = more promises are needed."""
         if self.creates:
             return Choice(None, LogHistory())
-        # Of equal ones the log with the latest snapshot: there is less to read.
+        # Of logs of equal rank, the one with the latest snapshot comes first: there is less to read.
         order = sorted(
             self.grants.values(), key=lambda grant: (grant.history.rank, grant.history.start, grant.voter), reverse=True
         )

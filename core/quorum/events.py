@@ -27,9 +27,10 @@ class PromiseRequested:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRequested:
-    """The proposer of ``epoch`` sends ``committed`` and the batches behind ``start``; a heartbeat has no batches.
+    """The proposer of ``epoch`` sends the batches from offset ``start`` on; a heartbeat has none.
 
-    ``previous_epoch`` is the epoch of the record before ``start``.
+    ``previous_epoch`` is the epoch of the record before ``start``. ``committed`` is the proposer's commit offset, the
+    exclusive end of what is committed.
     """
 
     request: int
@@ -84,14 +85,14 @@ class SavePromise:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateLog:
-    """Cut the log: what lies from ``to`` on was never committed."""
+    """Delete the records from offset ``to`` on; they were never committed."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendSpans:
-    """Append the batches of the request from the ``first`` on, byte for byte."""
+    """Append the batches of the request, byte for byte, beginning with its batch number ``first`` (from 0)."""
 
     request: int
     first: int
@@ -108,14 +109,14 @@ class SaveSnapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrefix:
-    """Records below ``to`` are in the snapshot: they may be deleted, now or later."""
+    """Records below offset ``to`` are in the snapshot: they may be deleted, now or later."""
 
     to: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartLog:
-    """Empty the log, durably, and continue at offset ``at``, behind the snapshot."""
+    """Empty the log, durably, and continue at offset ``at``, where the snapshot ends."""
 
     at: int
 
@@ -149,9 +150,10 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReply:
-    """Answer to :class:`ReadRequested`: the shell adds the bytes; refused when another epoch was promised since.
+    """Answer to :class:`ReadRequested`, to which the shell adds the bytes.
 
-    Where ``offset`` lies below ``start``, the bytes are those of the snapshot, which ends at ``start``.
+    Not ``allowed`` when another epoch was promised since.
+    If ``offset`` lies below ``start``, the bytes are those of the snapshot, which ends at ``start``.
     """
 
     request: int
@@ -239,7 +241,7 @@ class HistoryUnreadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Appended:
-    """The controller wrote a batch behind the proposer's log; ``members`` when it has another configuration."""
+    """The controller appended a batch to the proposer's log; ``members``: the configuration in it, if it has one."""
 
     now_ms: int
     span: Span
@@ -368,7 +370,10 @@ class Committed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmed:
-    """When this question came, no majority had promised a higher epoch: every record committed then is known."""
+    """When this ``question`` (:class:`LeadershipQuestioned`) came, no majority had promised a higher epoch.
+
+    So this proposer knows every record that was committed by then.
+    """
 
     question: int
 

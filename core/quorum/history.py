@@ -1,7 +1,7 @@
 """Epoch history of a metadata log. Used by the voter and by the proposer of the quorum.
 
-Log matching: an epoch has one proposer and a proposer writes an offset once, so two logs that hold a record of the same
-epoch at the same offset are equal up to and including it (I8).
+Log matching: an epoch has one proposer, and a proposer writes an offset once. So two logs that hold a record of the
+same epoch at the same offset are equal up to and including it (I8).
 
 A log whose beginning was replaced by a snapshot still knows the epoch of the last record in it: its first entry is that
 epoch, at the offset before the start. So it can be compared like a complete log.
@@ -46,7 +46,7 @@ class LogHistory:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two histories in promises, the one with the greater rank is adopted."""
+        """(Epoch of the last record, end): a candidate adopts the log with the greatest rank, as in Raft."""
         return (self.epoch_before(self.end), self.end)
 
     def epoch_before(self, offset: int) -> int:
@@ -84,7 +84,7 @@ class LogHistory:
             self.start = to
 
     def restart(self, at: int, epoch: int) -> None:
-        """Drop everything, and continue behind a snapshot that ends at ``at``, its last record being of ``epoch``."""
+        """Drop everything, and continue where a snapshot ends: at ``at``, after a last record of ``epoch``."""
         self._epochs = EpochHistory([(epoch, at - 1)])
         self.start = self.end = at
 

@@ -1,13 +1,18 @@
 """The proposer: writes the metadata log through a majority of voters, as one controller in one epoch.
 
-electing: every known broker is sent a promise request; adopting: the best log among them is read, and its last
-configuration names the voters whose promises count; leading: appended batches go to every voter and learner, and are
-committed when a majority of the configuration has them on disk. Entries of earlier epochs are committed only with a
-later entry of this epoch (R6). A majority is questioned whether this proposer still leads (R9): each answer to what
-was sent after the question counts. A configuration counts once it is in the log; the next one follows only when it,
-and a record of this epoch, are committed. The proposer has no disk, so all its effects are in ``now``. A snapshot
-replaces the log's committed beginning; it is sent to a voter whose log begins earlier, or ends before it. Driven by the
-controller's shell and by the simulator.
+Phases:
+
+- electing: every known broker is sent a promise request.
+- adopting: the best log among the promises is read; its last configuration names the voters whose promises count.
+- leading: appended batches go to every voter and learner. They are committed when a majority of the configuration has
+  them on disk; records of earlier epochs only together with a later record of this epoch (R6).
+- ended: fenced, or hopeless.
+
+Leadership is confirmed by a majority (R9): an answer counts for a question if its request was sent after the question.
+A configuration is in force once it is in the log; the next one follows only when it, and a record of this epoch, are
+committed. A snapshot replaces the log's committed beginning; it is sent to a voter whose log begins earlier, or ends
+before the snapshot's end. The proposer has no disk, so all its effects are in ``now``. Driven by the controller's shell
+and by the simulator.
 """
 
 from __future__ import annotations
@@ -65,26 +70,28 @@ class _Voter:
     """The proposer's view of one voter. One request is in flight at a time; other answers are ignored."""
 
     request: int = 0
-    """0 = none is in flight."""
+    """Number of the request in flight; 0 = none is."""
     due_ms: int = 0
+    """When the next request is due."""
     start: int = 0
+    """First offset to send it next."""
     matched: int = -1
     """End of what is on its disk and equal to this proposer's log; -1 = unknown."""
     held: int = 0
-    """Start of its log, behind its snapshot."""
+    """Start offset of its log, which is the end of its snapshot."""
     identity: str = ""
     """Empty = no answer in this epoch."""
     is_silent: bool = False
-    """The last request was not answered."""
+    """Whether its last request was not answered."""
     refuses_since_ms: int | None = None
-    """Since when all its answers to appends show a promise of a higher epoch."""
+    """Since when all its answers to appends have shown a promise of a higher epoch; None = the last one did not."""
     questioned: int = 0
-    """The last question of leadership when the last request was sent."""
+    """Number of the newest leadership question when the last request was sent."""
     confirmed: int = 0
-    """The last question that it has answered: it had promised no higher epoch."""
+    """Number of the newest leadership question that it has confirmed: it had promised no higher epoch."""
 
     def answered(self, identity: str, held: int) -> None:
-        """Note an answer. Another copy under the same number has another end on disk, and has refused nothing."""
+        """Note an answer. What is known of an earlier copy under the same number does not hold for another copy."""
         if self.identity != identity:
             self.identity, self.matched, self.refuses_since_ms, self.confirmed = identity, -1, None, 0
         self.held, self.is_silent = held, False
@@ -114,29 +121,32 @@ class Proposer:
         self.history = LogHistory()
         self.committed = 0
         self.confirmed = 0
-        """The last question of leadership that a majority has answered."""
+        """Number of the newest leadership question that a majority has confirmed."""
         self._question = 0
         self.members: dict[int, str] = {}
         """The configuration in force: the last one in the log. Not empty once this incarnation has written a batch."""
         self._members_end = 0
         """End of the batch with that configuration, if this incarnation wrote it."""
         self._is_entering = False
-        """A configuration change was requested and is not written yet."""
+        """Whether a configuration change was requested and is not written yet."""
         self._wanted: frozenset[int] | None = None
+        """The target voters; None = not known yet."""
         self._voters = {voter: _Voter() for voter in founders}
         self._candidate = candidate
         self._settings = settings
         self._jitter_ms = jitter_ms
         self._election = Election(founders)
         self._reading: Choice | None = None
+        """The log that the shell is reading."""
         self._adopted: tuple[Choice, Mapping[int, str]] | None = None
-        """The log that the shell holds, and its configuration."""
+        """The log that the shell has read, and its last configuration."""
         self._is_contested = False
-        """A voter has promised this epoch to another candidate: without a majority, retry instead of waiting."""
+        """Whether a voter has promised this epoch to another candidate: without a majority, retry, do not wait."""
         self._tried_epochs = 1
         self._began_ms: int | None = None
         self._last_request = 0
         self._own_end = 0
+        """End of the first batch of this incarnation; 0 = it has written none."""
         self.story = Story()
         """The last events, ticks aside."""
 
@@ -188,7 +198,7 @@ class Proposer:
 
     @property
     def expected(self) -> frozenset[int]:
-        """The voters of the log that was read last; empty before one was."""
+        """The voters that the log read last names; empty until one was read."""
         return frozenset() if self._adopted is None else frozenset(self._adopted[1])
 
     @property
@@ -253,8 +263,7 @@ class Proposer:
             self._election.grants[event.voter] = event
         highest = max(event.promised, event.history.rank[0])
         if not event.granted and highest >= self.epoch:
-            # Given a majority of promises, a minority that promised the same epoch to another candidate does not
-            # matter.
+            # A minority that promised the same epoch to another candidate does not matter to a majority of promises.
             self._is_contested = True
             if highest > self.epoch or (self._reading is None and self._adopted is None):
                 self._outbid(highest, decision)
@@ -416,7 +425,7 @@ class Proposer:
             at, voter.start = voter.start, self.history.common_end(event.history)
             if voter.start != at or min(voter.held, voter.start) < self.history.start:
                 self._send(event.voter, voter, decision)
-            else:
+            else:  # the same append again would be refused again
                 voter.due_ms = decision.now_ms + self._settings.retry_ms
             return
         voter.start = voter.matched = max(voter.matched, event.matched)
@@ -427,9 +436,10 @@ class Proposer:
             self._send(event.voter, voter, decision)
 
     def _refused(self, number: int, promised: int, decision: ProposerDecision) -> None:
-        """End when a voter has promised a higher epoch; another broker cannot unseat a leader.
+        """End when a voter of the configuration has promised a higher epoch.
 
-        One that is to vote can after ``hopeless_ms``: it takes no record of this epoch, so it would never vote.
+        Another broker cannot unseat a leader, except a target voter that has refused for ``hopeless_ms``: it takes no
+        record of this epoch, so it would never become a voter.
         """
         voter = self._voters[number]
         if self.members.get(number) != voter.identity:
@@ -443,7 +453,7 @@ class Proposer:
         decision.now.append(Fenced(epoch=promised, by=number))
 
     def _of_a_majority(self, fact: Callable[[_Voter], int]) -> int:
-        """Return the highest number that a majority of the configuration has reached; -1 = too few have answered."""
+        """Return the highest value that a majority of the configuration has reached; -1 = too few have answered."""
         found = sorted(
             fact(self._voters[number])
             for number, identity in self.members.items()

@@ -25,9 +25,9 @@ class Found:
 
 
 def put_together(log: LogHistory, snapshot: tuple[int, int] | None) -> Found:
-    """Return the result for a log and a snapshot, given as its end and the epoch of its last record.
+    """Return the result for a log and a snapshot, which is given as (end, epoch of its last record).
 
-    A log's own entries do not include the epoch before its start.
+    The entries of a log on disk do not include the epoch of the record before its start: the snapshot adds it.
     """
     if snapshot is None:
         lost = f"its log begins at {log.start}, and the snapshot of what was before is missing" if log.start else ""

@@ -81,7 +81,7 @@ class VoterMachine:
     def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
         if event.epoch > self.promised:
             self._save(event.epoch, event.candidate, outbox)
-        # A repeated request of the same candidate: the first answer may have been lost.
+        # A request of the candidate that has the promise is granted again: the first answer may have been lost.
         granted = self._is_from_promised(event.epoch, event.candidate)
         outbox.after_sync.append(
             PromiseReply(
@@ -122,7 +122,7 @@ class VoterMachine:
         self._answer(event.request, matched, outbox)
 
     def _put_behind(self, event: SnapshotOffered, outbox: Outbox[VoterEffect]) -> None:
-        """Keep the part of the log that continues the snapshot. A log without its last record is discarded."""
+        """Keep the part of the log that continues the snapshot. A log without the snapshot's last record is emptied."""
         if self.history.matches(event.end, event.end_epoch):
             self.history.drop_before(event.end)
             outbox.now.append(DropPrefix(to=event.end))

@@ -1,11 +1,11 @@
 """Batches of transactions: a producer's first ones wait until the coordinator has confirmed its transaction.
 
-A batch is the writer's own word. One that opens a transaction which no coordinator knows would get no marker, and hold
-back every reader of committed records for good. So a leader appends it only after the coordinator of its transactional
-id has answered that the producer's transaction is open, and has this partition (KIP-890). What is open already is
-appended at once if it names the transactional id that was confirmed for its producer: otherwise a writer that knows
-producer id and epoch of an open transaction could add to it under an id of its own. Nothing of this outlives the
-leadership: what is open is seen from the log, and the next leader queries for itself.
+A batch alone proves nothing. A transaction that no coordinator knows would get no marker, and would hold back every
+reader of committed records permanently. So before a leader appends the first batch of a transaction, it queries the
+coordinator of the transactional id: the producer's transaction has to be open, and to have this partition (KIP-890). A
+further batch is appended at once if it names the transactional id that was confirmed for its producer: otherwise a
+writer that knows producer id and epoch of an open transaction could add to it under an id of its own. Nothing of this
+outlives the leadership: the log shows which transactions are open, and the next leader queries for itself.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ CONFIRMED_WITHIN_MS: Final = 5_000
 WAITING_MAX: Final = 1_000
 """Most requests that wait in a partition; each is of a producer that sends its first batch."""
 KNOWN_MAX: Final = 10_000
-"""Most producers of which a leader remembers what was confirmed."""
+"""Most producers whose confirmed transactional id a leader remembers."""
 
 
 @dataclass(slots=True)
 class _Query:
-    """A question that is under way, and the requests of its producer in the order in which they came."""
+    """A query to a coordinator under way, and the requests of its producer in the order in which they came."""
 
     request: RequestId
     claim: TxnClaim
@@ -44,7 +44,7 @@ class _Query:
 
 
 class Claims:
-    """The produce requests of one leader that wait for coordinators; one question for each producer at a time."""
+    """The produce requests of one leader that wait for coordinators; one query for each producer at a time."""
 
     __slots__ = ("_names", "_queries")
 
@@ -52,8 +52,8 @@ class Claims:
         """Start empty."""
         self._queries: dict[int, _Query] = {}
         self._names: dict[int, str] = {}
-        """Transactional ids by the producer ids that coordinators have confirmed; a producer id is of one for good.
-        Those confirmed last: of one that was left out, a coordinator is queried once more."""
+        """Producer id -> its transactional id, as a coordinator has confirmed it; this never changes. Only the last
+        :data:`KNOWN_MAX` are kept; for another producer, a coordinator is queried once more."""
 
     @property
     def is_busy(self) -> bool:
@@ -65,7 +65,10 @@ class Claims:
         return self._names.get(claim.producer_id) == claim.transactional_id
 
     def wait(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> None:
-        """Have the request wait behind those of its producer; ``request`` numbers a question that it may need."""
+        """Let a request wait behind those of its producer; ``request`` is the number of a query, if one is needed.
+
+        Refuses the request if it names no transactional id, or if :data:`WAITING_MAX` wait already.
+        """
         error: RaylogError | None = None
         if not claim.transactional_id:
             error = InvalidTxnState(
@@ -90,9 +93,9 @@ class Claims:
         return _Query(request, claim)
 
     def answered(self, event: TransactionConfirmed) -> tuple[TxnClaim, list[ProduceReceived]] | None:
-        """Take the requests that have waited for this answer, and those behind them; None = it is not waited for.
+        """Remove and return the claim that was queried, and the requests that wait; None = none waits for this answer.
 
-        Those behind them may make another claim: they are to be looked at again.
+        Later ones among the requests may make another claim: the caller has to check each of them.
         """
         for producer_id, query in self._queries.items():
             if query.request == event.request:
@@ -109,17 +112,17 @@ class Claims:
             del self._names[next(iter(self._names))]
 
     def drop(self, request: RequestId) -> None:
-        """Drop a request whose connection is closed; a question is answered even if nothing waits for it any more."""
+        """Drop a request whose connection is closed; its query goes on, even if nothing waits for the answer."""
         for query in self._queries.values():
             query.waiting = [event for event in query.waiting if event.request != request]
 
     def take_all(self) -> list[RequestId]:
-        """Remove all requests and return them; answers that come later are to none."""
+        """Remove all requests and return their numbers; later answers are ignored."""
         queries, self._queries = self._queries, {}
         return [event.request for query in queries.values() for event in query.waiting]
 
     def validate(self) -> None:
-        """Raise InvariantBroken unless each request waits behind a question of its own producer."""
+        """Raise InvariantBroken unless each request waits for a query of its own producer."""
         for producer_id, query in self._queries.items():
             if query.claim.producer_id != producer_id or any(
                 event.claim is None or event.claim.producer_id != producer_id for event in query.waiting

@@ -53,7 +53,7 @@ class FetchStillWaits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchTurnBegan:
-    """Other requests had their turn since fetches were blocked; those are tried again."""
+    """Other requests have had their turn since fetches were blocked: the blocked fetches are tried again."""
 
     cause: str
     now_ms: int
@@ -127,7 +127,8 @@ class TryFetch:
 class FindTimestamp:
     """Answer with the first record below ``upper`` that is not older than ``timestamp``, or with the newest one.
 
-    ``committed_only``: and below the last stable offset. With a ``span``, answer where it has records instead.
+    ``committed_only``: only records below the last stable offset too. With a ``span``, answer where it has records
+    instead.
     """
 
     request: RequestId

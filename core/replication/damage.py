@@ -22,7 +22,7 @@ else:
 class DamageFound:
     """The records from ``offset`` on cannot be read from the log; those from ``next_offset`` on may be (-1 = unknown).
 
-    ``request``: the one that met it, to be answered with an error; None = no client waits for it.
+    ``request``: the request that met the damage and is answered with an error; None = no client waits.
     """
 
     cause: str
@@ -35,9 +35,9 @@ class DamageFound:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebuildLog:
-    """Give the log up, and copy it from the leader in the next life of this replica: it is damaged at ``offset``.
+    """Give up the log, which is damaged at ``offset``: the next incarnation of this replica copies it from the leader.
 
-    Only while another replica leads. Not repeated: the process ends with it.
+    Only while another replica leads. It comes once: the process ends with it.
     """
 
     cause: str
@@ -45,7 +45,11 @@ class RebuildLog:
 
 
 def answer_to(found: DamageFound, *, is_curable: bool) -> RaylogError:
-    """Return the error for a client: to be repeated where another replica can take over, else final for this place."""
+    """Return the error for a client.
+
+    ``is_curable``: another replica can take over, and the client tries again. Otherwise the records are lost, and the
+    error names the offset at which to continue, if it is known.
+    """
     place = f"The log is damaged at offset {found.offset} ({found.reason})"
     if is_curable:
         return KafkaStorageError(f"{place}; another replica takes over, try again.")

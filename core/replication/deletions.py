@@ -39,7 +39,10 @@ class Deletions:
         """The requests, and the offset that the low watermark has to reach for each."""
 
     def on_request(self, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
-        """Move the log start offset, below ``exposed``, the high watermark for clients; then wait for the others."""
+        """Move the log start offset; then wait for the other replicas.
+
+        ``exposed``: the high watermark that clients may see, which the log start cannot pass; None = not known yet.
+        """
         error: RaylogError | None = None
         if exposed is None:
             error = OffsetNotAvailable()

@@ -16,11 +16,11 @@ from __future__ import annotations
 from raylog.core.ids import Offset
 
 PATIENCE_MS = 2_000
-"""Failures for so long, without a success between them, count as persistent."""
+"""Failures for this long, without a success between them, count as persistent."""
 DOUBT_MS = 10_000
 """A failure older than this is ignored."""
 PAUSE_MS = 2_000
-"""Ticks so far apart mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
+"""Ticks farther apart than this mean that the process itself stood still: a sync may have ended unnoticed meanwhile."""
 
 
 class DiskHealth:
@@ -44,10 +44,13 @@ class DiskHealth:
         self.hanging_ms = 0
         """For how long the oldest sync has been under way, once that is too long; 0 while the disk keeps up."""
         self._looked_ms = 0
+        """Time of the last tick."""
         self._watched_ms = 0
+        """Time of the first tick since the process last stood still."""
         self.damaged_at: Offset | None = None
         """First offset of the damage in the log that was found first; None while all that was read was whole."""
         self._damaged_to = Offset(-1)
+        """Exclusive end of that damage."""
 
     def damage_found(self, offset: Offset, next_offset: Offset) -> None:
         """Note that the records from ``offset`` up to ``next_offset`` cannot be read."""
@@ -60,7 +63,10 @@ class DiskHealth:
             self.damaged_at = None
 
     def look(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
-        """Take note, at a tick, since when the oldest sync is under way; None when there is none."""
+        """Note, at a tick, since when the oldest sync is under way; None = none is.
+
+        ``limit_ms``: a sync under way for this long counts as hanging.
+        """
         if now_ms - self._looked_ms > PAUSE_MS:
             self._watched_ms = now_ms
         self._looked_ms = now_ms

@@ -42,7 +42,7 @@ class StateReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TxnClaim:
-    """What a batch of a transaction says whose it is; no transactional id = it was not sent."""
+    """The transaction to which a batch claims to belong; empty ``transactional_id`` = the request names none."""
 
     transactional_id: str
     producer_id: int
@@ -53,8 +53,8 @@ class TxnClaim:
 class ProduceReceived:
     """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it.
 
-    ``claim``: its batches are of a transaction; None = they are of none. Never with ``acks`` 0: the shell keeps no such
-    request. ``opens_transaction``: their append would open it, as the log is now.
+    ``claim``: the transaction of its batches; None = they belong to none. Never with ``acks`` 0: the shell refuses
+    such a request. ``opens_transaction``: appending them to the present log would open the transaction.
     """
 
     cause: str
@@ -69,7 +69,7 @@ class ProduceReceived:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionConfirmed:
-    """Answer to question ``request`` of :class:`VerifyTransaction`: the transaction is open, and has this partition.
+    """Answer to the :class:`VerifyTransaction` ``request``: the transaction is open, and has this partition.
 
     ``error``: it is not (InvalidTxnState, InvalidProducerEpoch), or no coordinator has answered in time (retriable).
     """
@@ -84,7 +84,7 @@ class TransactionConfirmed:
 class MarkerReceived:
     """Request to end a producer's transaction; it waits as a produce request with acks=all does.
 
-    What is below ``deadline_ms`` is the marker, for the shell.
+    The fields after ``deadline_ms`` are the marker's, for the shell.
     """
 
     cause: str
@@ -102,7 +102,7 @@ class MarkerReceived:
 class LeaderAppended:
     """The append that the machine has requested is in the log (not yet durable, unless ``durable``).
 
-    ``duplicate``: no record was appended, the batch was stored before at these offsets; a marker somewhere below the
+    ``duplicate``: no record was appended; the batch is stored at these offsets already, a marker somewhere below the
     end. ``durable``: everything in the log counts as durable, as it does under a relaxed flush policy as soon as it is
     written.
     """
@@ -187,7 +187,7 @@ class FetchAnswered:
 
     ``diverging`` = (leader epoch, end offset) where the histories part: then there are no records. ``end_offset`` is
     the end of the records that came (the fetch offset when none came), and ``size_bytes`` their size. ``held_from``:
-    the lowest offset that the leader's roles still copy; -1 = none.
+    the lowest offset that the leader's roles still have to copy elsewhere; -1 = none.
     """
 
     cause: str
@@ -356,7 +356,10 @@ class AppendFetched:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TruncateLog:
-    """Cut every batch that reaches to or beyond ``to``, durably, before any other effect; :class:`LogCut` follows."""
+    """Remove every batch that has an offset at or after ``to``, durably, before any other effect.
+
+    :class:`LogCut` follows.
+    """
 
     cause: str
     to: Offset
@@ -448,7 +451,7 @@ class AnswerFetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerProducers:
-    """Answer a follower whose log begins at ``offset``, empty: with the producers of the batches before, no records."""
+    """Answer a follower whose empty log begins at ``offset``: the producers of the batches before it, no records."""
 
     cause: str
     request: RequestId

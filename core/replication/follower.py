@@ -87,18 +87,20 @@ class Follower:
         self._next_request = next_request
         self._note = note
         self._outstanding: RequestId | None = None
+        """The fetch in flight."""
         self._appending: RequestId | None = None
+        """The fetch whose records are being appended."""
         self._retry_at_ms = 0
         self._quiet_since_ms: int | None = None
         """When the first fetch since the last records was sent; None = none was."""
         self._leader_watermark = Offset(0)
         self._throttle = throttle
         self._waits_long = False
-        """The fetch that is under way waits at the leader for as long as a replica may rest."""
+        """Whether the fetch in flight may wait at the leader for :data:`RESTING_WAIT_MS`."""
         self.in_sync = False
-        """This replica is a member of the ISR, as far as it knows: it needs no fetch to join."""
+        """Whether this replica is in the ISR, as far as it knows: then it needs no fetch to join."""
         self.throttled = False
-        """This replica is being added and not yet in sync: ``catch_up_bytes_per_s`` counts."""
+        """Whether this replica is being added and not yet in sync: then ``catch_up_bytes_per_s`` applies."""
         self._leader_log_start = Offset(0)
 
     def fetch(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
@@ -151,7 +153,7 @@ class Follower:
             self.fetch(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick has something to do."""
+        """Return when the next tick has something to do."""
         if self.throttled:
             return now_ms
         return self._retry_at_ms if self._appending is None else otherwise
@@ -243,8 +245,8 @@ class Follower:
         """Return how long a fetch that is sent now waits at the leader for records; 0 = the shell chooses.
 
         The high watermark comes with an answer. So the first fetch after records waits no longer than the replica may
-        be awake, and the next one, when everything that was fetched is committed, for as long as it may rest. A replica
-        that is not in sync joins the ISR by a fetch, perhaps not by the first one, and so repeats it.
+        be awake. Once everything that was fetched is committed, the next one waits for as long as the replica may rest.
+        A replica that is not in sync joins the ISR by a fetch, perhaps not by the first one: so it repeats fetches.
         """
         log, doze_after_ms = self._log, self.settings.doze_after_ms
         if self._quiet_since_ms is None:

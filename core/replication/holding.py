@@ -1,7 +1,7 @@
 """Keeps retention from what a leader role still has to copy elsewhere: the records of dead letters and late retries.
 
-A record is copied from the log when its topic takes it, which may be long after it was rejected. Until then retention
-leaves its segment, and all behind it; deleting records on request does not. Bounded in time and bytes, so that a
+A record is copied from the log when its target topic accepts it, which may be long after it was rejected. Until then
+retention keeps its segment and all later ones; a delete-records request does not. Bounded in time and bytes, so that a
 copy that never succeeds fills no disk. Owned by the replica's runner. Pure.
 """
 
@@ -11,30 +11,30 @@ from dataclasses import dataclass
 from typing import Final
 
 HELD_MS_MAX: Final = 86_400_000
-"""For so long one offset is held."""
+"""Longest time for which one offset is held."""
 HELD_BYTES_MAX: Final = 1 << 30
-"""A log of this size is held no more."""
+"""A log of this size or more is not held."""
 
 
 @dataclass(slots=True)
 class Hold:
-    """What is held now. A role that makes progress needs a higher offset, for which the time begins again.
+    """The offset from which on records are held. A role that makes progress needs a higher one: the time starts again.
 
-    Followers hold what their leader does. One that leads next inherits that: its roles may not have loaded yet what
-    they need, and some of them only when they are used. It ends when they need that offset, or one before: from then
-    on they know.
+    Followers hold what their leader holds. A follower that leads next inherits that offset: its roles may not have
+    loaded their state yet, and some load it only when they are used. The inheritance ends when they need that offset or
+    a lower one: from then on they know what they need.
     """
 
     offset: int = -1
     """The lowest offset that is needed; -1 = none."""
     given_up: bool = False
-    """Whether it is needed and not held any more: it was for too long, or the log is too large."""
+    """Whether an offset is needed but no longer held: it was held for too long, or the log is too large."""
     _since_ms: int = 0
     _known: int = -1
-    """The inherited offset that the roles of this leadership know of."""
+    """The inherited offset, once the roles of this leadership know it; -1 = they do not yet."""
 
     def followed(self) -> None:
-        """Note that another replica leads: what it says counts."""
+        """Note that another replica leads: the offset that it states is inherited."""
         self._known = -1
 
     def limit(
@@ -67,7 +67,7 @@ class Hold:
         return -1 if held is None or (self.given_up and held == self.offset) else held
 
     def _needed(self, needed: int | None, inherited: int, log_start: int) -> int | None:
-        """Return the lowest offset that is there and needed; what was deleted on request cannot be copied any more."""
+        """Return the lowest offset that is needed and still in the log; None = none is."""
         if needed is not None and needed <= inherited:
             self._known = inherited
         if inherited != self._known and inherited >= log_start:

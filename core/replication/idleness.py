@@ -2,7 +2,7 @@
 
 From the proposal on the leader takes no appends: the end that it proposed is the end of the log for as long as the
 partition sleeps. It takes them again when the proposal is refused, or when a newer state without it has come. While the
-outcome is unknown it stays closed and repeats the proposal; clients look for the leader again, which may be the broker.
+outcome is unknown it stays closed and repeats the proposal; clients refresh their metadata, which may name the broker.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _UNDECIDED: Final = frozenset(
         InvalidUpdateVersion.code,
     }
 )
-"""Errors after which the proposal may be committed, now or already: the state that follows decides."""
+"""Errors after which the proposal may still be committed, or is already: the next state decides."""
 
 
 class Idleness:
@@ -102,6 +102,7 @@ class Idleness:
             self._resend_at_ms = event.now_ms + retry_ms
             return
         self._proposal = None
+        # So that `is_due` holds again after the pause.
         self.active_ms = event.now_ms + min(REFUSED_PAUSE_MS, sleep_after_ms) - sleep_after_ms
 
     def state_came(self, partition_epoch: PartitionEpoch) -> None:

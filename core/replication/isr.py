@@ -94,6 +94,7 @@ class InSyncSet:
         self.state = state
         self.pending: PendingChange | None = None
         self._doubtful: frozenset[BrokerId] = frozenset()
+        """Members proposed at this partition epoch, which the controller may commit at any time."""
         self._pause_until_ms = 0
         self._maximal = state.isr
 

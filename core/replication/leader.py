@@ -103,6 +103,7 @@ class Leader:
         self.idleness = Idleness(now_ms)
         self._answerable = log.high_watermark  # below it, enough replicas have what acks=all requires
         self._doubt_at_ms = now_ms + settings.fetch_timeout_ms
+        """From then on a follower that fetches may join once, although its place shows it as offline."""
         self._resign_at_ms = now_ms
         self._meet_followers(now_ms)
 
@@ -112,7 +113,7 @@ class Leader:
         return self.visibility.exposed
 
     def judged(self, error: RaylogError) -> RaylogError:
-        """Return the error for a producer whose batch was refused: one to be retried while this log is not settled.
+        """Return the error for a producer whose batch was refused: a retriable one while this log is not settled.
 
         From a final refusal a producer concludes that its batch is stored nowhere, numbers it again or cuts it, and
         sends it a second time. Until each replica that may lead next has fetched in this epoch, it may hold the batch
@@ -263,7 +264,7 @@ class Leader:
         self._sleep_if_unused(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick is due, members that lag and failing disks apart."""
+        """Return when the next tick is due, apart from lagging members and failing disks, which each tick checks."""
         if self.deletions.waiting:
             return now_ms
         pending = self.isr.pending
@@ -308,7 +309,7 @@ class Leader:
         self.visibility.drop(request)
 
     def validate(self) -> None:
-        """Raise InvariantBroken unless the leader's books agree."""
+        """Raise InvariantBroken unless the leader's fields agree with each other and with the log."""
         state, log = self.isr.state, self._log
         # Evaluated after every step in simulation: messages with numbers are built only on failure.
         if state.leader != self._me or self._me not in state.isr:
@@ -335,7 +336,7 @@ class Leader:
     # ------------------------------------------------------------ inside
 
     def _sleep_if_unused(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
-        """Propose that the partition sleeps when nothing was written or read for long, and all replicas have all."""
+        """Propose that the partition sleeps if nothing was written or read for long, and every replica has the log."""
         idleness, log = self.idleness, self._log
         if self.visibility.is_touched:
             self.visibility.is_touched = False

@@ -21,11 +21,12 @@ class ReplicationSettings:
 
     min_insync_replicas: int
     majority: bool = False
-    """``min_insync_replicas`` is an initial value: the majority of the replicas that the partition's state names."""
+    """Whether the minimum is the majority of the replicas that the partition's state names; ``min_insync_replicas`` is
+    then an initial value."""
     replica_lag_time_max_ms: int = 30_000
-    """A follower that has not caught up for so long leaves the ISR."""
+    """A follower that has not caught up for this long leaves the ISR."""
     sync_time_max_ms: int = 10_000
-    """A leader whose oldest sync is under way for so long lets another in-sync replica lead."""
+    """A leader whose oldest sync is under way for this long lets another in-sync replica lead."""
     fetch_retry_ms: int = 20
     """Pause after a refused or failed fetch."""
     fetch_timeout_ms: int = 5_000
@@ -33,9 +34,9 @@ class ReplicationSettings:
     isr_retry_ms: int = 200
     """Pause before an ISR proposal of unknown outcome is sent again."""
     sleep_after_ms: int = -1
-    """The partition sleeps when nothing was written to it or read from it for so long; -1 = never."""
+    """The partition sleeps when nothing was written to it or read from it for this long; -1 = never."""
     doze_after_ms: int = -1
-    """The process may be stopped when nothing was written or read for so long; -1 = never."""
+    """The process may be stopped when nothing was written or read for this long; -1 = never."""
     catch_up_bytes_per_s: int = 0
     """Fetch rate of this replica while a reassignment adds it and it is not in sync; 0 = unlimited."""
 
@@ -54,10 +55,10 @@ class LogSummary:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogCut:
-    """The outcome of ``TruncateLog`` or ``ResetLog``: what the log is now, of which it alone knows.
+    """The outcome of ``TruncateLog`` or ``ResetLog``, with the log as it is now.
 
-    A cut removes whole batches, so that the log may end before the place of the cut. Not ``done``: the disk is full,
-    and nothing was changed. A cut that fails halfway has no event: the replica ends, and recovery finds out.
+    A cut removes whole batches, so the log may end before the requested offset. Not ``done``: the disk is full, and
+    nothing was changed. A cut that fails halfway has no event: the replica ends, and recovery finds out.
     """
 
     cause: str
@@ -67,7 +68,7 @@ class LogCut:
 
 
 class ReplicaLog:
-    """start <= high watermark <= durable end <= end, at all times."""
+    """Offsets and epochs of one log. Invariant: start <= high watermark <= durable end <= end."""
 
     __slots__ = ("disk", "durable_end", "end", "epochs", "held_from", "high_watermark", "in_transaction", "start")
 
@@ -79,9 +80,9 @@ class ReplicaLog:
         self.epochs = EpochHistory(summary.epochs)
         self.disk = DiskHealth()
         self.held_from = -1
-        """What the last leader stated that its roles still have to copy, from this offset on; -1 = nothing.
+        """Lowest offset that the last leader's roles still had to copy elsewhere, as it stated; -1 = none.
 
-        It stays when another leader follows, be it this replica: the roles there may not know it yet."""
+        It stays when another replica leads, or this one: its roles may not know the offset yet."""
         self.in_transaction = False
         """Whether a transaction was open at the last tick."""
         self.high_watermark = max(self.start, min(summary.high_watermark, self.durable_end))
@@ -111,7 +112,7 @@ class ReplicaLog:
         return True
 
     def was_cut(self, found: LogSummary) -> None:
-        """Take over what the log is after a cut; the high watermark is what was committed of that."""
+        """Take over the log as it is after a cut; the high watermark falls to its durable end, if it was above."""
         self.start = found.log_start_offset
         self.end = found.log_end_offset
         self.durable_end = found.durable_end_offset

@@ -86,11 +86,11 @@ class ParkedProduces:
                     out.now.append(AnswerProduce(cause=produce.cause, request=request, first_offset=produce.first))
 
     def first_deadline_ms(self, otherwise: int) -> int:
-        """Earliest deadline of the parked requests."""
+        """Return the earliest deadline of the parked requests, or ``otherwise`` if there is none."""
         return min([produce.deadline_ms for produce in self._waiting.values()], default=otherwise)
 
     def expire(self, now_ms: int, enough_replicas: bool, out: Outbox[Effect]) -> None:
-        """Refuse requests whose deadline has passed; the error is too few replicas in sync where that is the cause."""
+        """Refuse requests whose deadline has passed: with RequestTimedOut, or with NotEnoughReplicasAfterAppend."""
         overdue = [request for request, produce in self._waiting.items() if produce.deadline_ms <= now_ms]
         for request in overdue:
             produce = self._waiting.pop(request)
@@ -140,7 +140,7 @@ class ParkedFetches:
         return list(waiting.values())
 
     def first_deadline_ms(self, otherwise: int) -> int:
-        """Earliest deadline of the parked fetches."""
+        """Return the earliest deadline of the parked fetches, or ``otherwise`` if there is none."""
         return min([fetch.deadline_ms for fetch in self.waiting.values()], default=otherwise)
 
     def take_overdue(self, now_ms: int) -> list[FetchReceived]:

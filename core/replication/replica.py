@@ -160,7 +160,7 @@ class ReplicaMachine(ReplicaViews):
         return None if self._leader is not None else NotLeaderOrFollower()
 
     def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
-        """The only comparison of a request's epoch with the current one, before its kind matters."""
+        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its kind."""
         leader, state = self._leader, self.state
         error: RaylogError | None = None
         if leader is None or state is None or event.leader_epoch != state.leader_epoch:
@@ -208,7 +208,7 @@ class ReplicaMachine(ReplicaViews):
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
 
     def _on_confirmed(self, event: TransactionConfirmed, out: Outbox[Effect]) -> None:
-        """Append what has waited for a coordinator, or refuse it; what makes another claim begins to wait for that."""
+        """Append the requests that waited for this answer, or refuse them; one with another claim is handled again."""
         leader = self._leader
         found = None if leader is None else leader.claims.answered(event)
         if leader is None or found is None:
@@ -249,7 +249,7 @@ class ReplicaMachine(ReplicaViews):
     # ------------------------------------------------------------ time and disk
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When the next tick is due, if no other event comes before; at the latest ``otherwise``.
+        """Return when the next tick is due, if no other event comes before; at the latest ``otherwise``.
 
         Members that lag, and disks that go on failing, are checked at each tick, also before that time.
         """

@@ -48,7 +48,7 @@ class ReplicaViews:
         self._throttle = Throttle()
         self._last_request = 0
         self._gives_up = False
-        """The log is to be copied again in the next life of this replica."""
+        """Whether the log is given up: the next incarnation of this replica copies it again."""
         self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
 
     @property
@@ -65,7 +65,7 @@ class ReplicaViews:
 
     @property
     def held_from(self) -> int:
-        """What the last leader that this replica followed still had to copy, from this offset on; -1 = nothing."""
+        """Lowest offset that the roles of the last leader followed still had to copy elsewhere; -1 = none."""
         return self._log.held_from
 
     @property
@@ -136,7 +136,7 @@ class ReplicaViews:
     def quiet(self, otherwise_ms: int) -> Quiet | None:
         """Return since when and until when nothing is to be done, ``otherwise_ms`` at the latest; None = something is.
 
-        Then the process of this replica may be stopped: what waits here waits for records, or for the given time.
+        At rest the process of this replica may be stopped: parked requests wait for records, or until the given time.
         """
         log, disk = self._log, self._log.disk
         disk_is_well = disk.failing_since_ms is None and not disk.hanging_ms and disk.damaged_at is None

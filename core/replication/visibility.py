@@ -75,13 +75,13 @@ class Visibility:
                 self._take(waiting.fetch, is_last, out)
 
     def retry_blocked(self, now_ms: int, out: Outbox[Effect]) -> None:
-        """Try the fetches that were not allowed to read, in the order of their blocks."""
+        """Try the blocked fetches again, in the order in which they were blocked."""
         for waiting in [waiter for waiter in self.waiting.values() if waiter.is_blocked]:
             del self.waiting[waiting.fetch.request]
             self._take(waiting.fetch, waiting.fetch.deadline_ms <= now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
-        """When :meth:`tick` is due."""
+        """Return when :meth:`tick` is due, at the latest ``otherwise``."""
         due_ms = otherwise
         for waiting in self.waiting.values():
             due_ms = min(due_ms, now_ms if waiting.is_blocked else waiting.fetch.deadline_ms)

@@ -1,4 +1,4 @@
-"""All endpoints, and through them all methods. For tests, documents, and what a server refuses as another one's."""
+"""All endpoints, and through them all methods. For tests, documents, and the refusal of another endpoint's methods."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def derived_client_secret(cluster_secret: bytes) -> bytes:
 class Credentials:
     """The secrets that one process knows, newest value first. Never shown, never pickled.
 
-    Of a client: `client` holds the user's value, which may also be the cluster's secret; the server determines which.
+    In a client, `client` holds the user's value, which may also be the cluster's secret; the server determines which.
     Invariant: every value has at least `MIN_SECRET_BYTES` bytes, and each secret at most `MAX_VALUES` values.
     """
 

@@ -87,11 +87,11 @@ class Peer:
     grant: Grant | None = field(default=None, repr=False)
     """The grant of a token; None for the other roles."""
     is_replaced: bool = False
-    """At the client: the secret that it has proved, or that its token was made with, is about to end."""
+    """At the client: whether a newer secret replaces the one that it has proved, or that its token was made with."""
 
 
 class _Fields:
-    """Reads the fields of a body in order; bytes behind the last field read are ignored."""
+    """Reads the fields of a body in order; bytes after the last field read are ignored."""
 
     def __init__(self, body: bytes) -> None:
         self._body = body
@@ -373,7 +373,7 @@ def _refusal(reason: Refusal) -> bytes:
 
 
 def _sentence(reason: int, address: str, kind: int) -> str:
-    """The error for a refusal. It is not authenticated: the messages are ours, the server only chooses one."""
+    """The message for a refusal, which is not authenticated: the texts are ours, and the server only chooses one."""
     match reason:
         case Refusal.UNKNOWN_SECRET if kind != _SECRET:
             return (

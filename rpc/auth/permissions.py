@@ -92,7 +92,7 @@ class Permissions:
     """The partitions for which a grant covers a method, for the methods whose first two fields are topic id and
     partition. Computed once for each connection: producers and consumers call them all the time."""
     payloads: Callable[[Grant], Mapping[str, PayloadLacks]] = _any_payload
-    """What a grant has to cover in the payloads of methods, for those where the arguments do not say it all."""
+    """Checks of payloads, by method: for the methods whose arguments alone do not show what a grant has to cover."""
     message_bytes: Callable[[Grant], int] = _no_records
     """The largest `max.message.bytes` of the topics that a grant writes to here."""
     unknown: Callable[[str, str], RaylogError] = _unknown
@@ -124,7 +124,7 @@ class Permissions:
         """The most records that a frame of a token's holder has to hold.
 
         Not less than the default: a producer that has not yet seen a lower limit is refused by the leader, with the
-        reason. One that has just been raised holds for connections made from then on.
+        reason. A limit that is raised holds for connections made from then on.
         """
         writes = any(topic.writes for topic in grant.topics)
         return max(self.message_bytes(grant), MESSAGE_BYTES_DEFAULT) if writes else 0
@@ -182,7 +182,7 @@ class Permissions:
 
 
 def _looking_at(payloads: Mapping[str, PayloadLacks], handler: Handler) -> Handler:
-    """The handler of requests that are covered but for their payloads."""
+    """Return a handler that checks the payloads of requests whose arguments are covered, then calls `handler`."""
 
     def look(request: Request) -> None:
         lacks = payloads.get(request.method)

@@ -2,7 +2,7 @@
 
     raylog-token-<base64url of: version u8 | form u8 | key (32) | claims | CRC-32 of all that u32>
 
-By the checksum a line that was cut or mistyped is distinguished from one that a server refuses. Used by clients, by
+The checksum distinguishes a line that was cut or mistyped from a token that a server refuses. Used by clients, by
 `Admin` and by the command line. Pure.
 """
 

@@ -7,7 +7,7 @@ from either part. Used by `handshake.py`, by planners of distributed work, such 
 
 Claims have two forms, and a handshake says which one it sends. The first lists partitions to read, one by one; every
 release reads it. The second has ranges, whole topics, writing, transactions and a group; a server that knows only the
-first refuses it in the handshake. Both ignore fields behind those that they know.
+first refuses it in the handshake. Readers of both ignore fields after those that they know.
 """
 
 from __future__ import annotations
@@ -175,7 +175,7 @@ def _read_partitions(claims: bytes) -> Grant:
 
 class _TopicsRow(msgspec.Struct, frozen=True, array_like=True):
     topic_id: bytes
-    """Sixteen bytes for an id of 32 hexadecimal digits, which those of all brokers are; the text of another one."""
+    """The 16 bytes of an id of 32 hexadecimal digits, as brokers make them; the text of any other id."""
     topic: str
     flags: int
     ranges: list[int] = []

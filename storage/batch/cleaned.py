@@ -1,9 +1,9 @@
 """Batches as the log cleaner leaves them: fewer records, at the offsets that they had.
 
 A log has no gaps between its batches, cleaned or not: each begins at the offset where the one before ends. A batch that
-keeps some of its records keeps its range of offsets, and lists the offsets of its records. What is left of batches
-without any is a *filler*: a control batch without records over their whole range, which every reader skips. So whatever
-checks that a log is whole goes on as before (docs/adr/0045). Called by `storage/cleaner`, and by the log for the start
+keeps some of its records keeps its range of offsets, and lists the offsets of its records. Batches that keep none are
+replaced by a *filler*: a control batch without records over their whole range, which every reader skips. So every check
+for gaps in a log works on cleaned logs too (docs/adr/0045). Called by `storage/cleaner`, and by the log for the start
 of a filler. Pure.
 """
 
@@ -31,12 +31,12 @@ FILLER_TIMESTAMP: Final = -1
 
 
 def is_filler(header: BatchHeader) -> bool:
-    """Whether a batch is only there to fill a range of offsets."""
+    """Whether a batch is a filler: it only fills a range of offsets."""
     return header.record_count == 0 and header.producer_id < 0
 
 
 def is_cleaned(header: BatchHeader) -> bool:
-    """Whether records were removed from a batch, or from its place: a producer leaves no offset without a record."""
+    """Whether records were removed from the batch's range: a producer leaves no offset without a record."""
     return header.record_count != header.last_offset_delta + 1
 
 
@@ -74,7 +74,7 @@ def emptied(header: BatchHeader) -> bytes:
 def thinned(header: BatchHeader, columns: Columns, chosen: Sequence[int], horizon_ms: int | None) -> bytes:
     """The batch with the records for which `chosen` is true, at least one, at their offsets.
 
-    `horizon_ms`: from when its tombstones may be removed; None = it has none.
+    `horizon_ms`: from when its tombstones may be removed, in milliseconds since 1970; None = it has none.
     """
     deltas = [offset - header.base_offset for offset in select(columns.offsets, chosen)]
     moments = list(select(columns.timestamps, chosen))

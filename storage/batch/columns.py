@@ -40,7 +40,7 @@ class Columns(NamedTuple):
 
 
 class _Parts(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """The body with its columns as they are."""
+    """The body with its columns still encoded."""
 
     timestamp_deltas: msgspec.Raw
     keys: msgspec.Raw
@@ -124,7 +124,7 @@ class OpenBatch:
         self._source = source or (body, 0, len(body))
         self._layout: Layout | None = None
         self._is_laid_out = False
-        """Whether the look-up was done."""
+        """Whether the layout was looked for; `_layout` None means then that there is none."""
         self._position = position
         self._base_ms = base_ms
         self._append_ms = append_ms
@@ -133,7 +133,7 @@ class OpenBatch:
         self._body = body
         self._parts: _Parts | None = None
         self.offsets: range | list[int]
-        """Of each record, rising."""
+        """The offset of each record, rising."""
         # Without a fifth column, as usual, there are no gaps, and nothing to decode.
         if (len(body) == 0 or body[0] != FOUR_COLUMNS) and self.part("offset_deltas") is not None:
             self.offsets = [
@@ -146,7 +146,7 @@ class OpenBatch:
 
     @classmethod
     def of_columns(cls, columns: Columns, plain_bytes: int) -> OpenBatch:
-        """For a batch of another kind, whose records were decoded already, from so many bytes."""
+        """For a batch of magic 2, whose records are decoded already, from `plain_bytes` bytes."""
         one = cls.__new__(cls)
         one.plain_bytes = plain_bytes
         one.rows, one.offsets, one._columns, one._kept = len(columns.offsets), columns.offsets, columns, {}
@@ -170,7 +170,7 @@ class OpenBatch:
         return Columns(self.offsets, self._moments(body.timestamp_deltas), keys, values, headers)
 
     def timestamps(self) -> list[int]:
-        """Of each record, in milliseconds."""
+        """The timestamp of each record, in milliseconds since 1970."""
         return self._moments(self._split().timestamp_deltas) if self._columns is None else self._columns.timestamps
 
     def _moments(self, deltas: msgspec.Raw) -> list[int]:
@@ -209,7 +209,7 @@ class OpenBatch:
         return column
 
     def kept_column(self, name: str) -> list[Any] | None:
-        """The same, cached."""
+        """As `column`, cached."""
         if name not in self._kept:
             self._kept[name] = self.column(name)
         return self._kept[name]
@@ -264,7 +264,7 @@ class OpenBatch:
         return None if part is None else find_grid(part, 0, len(part), self.rows)
 
     def has_only_nulls(self, name: str) -> bool:
-        """Whether `keys`, `values` or `headers` are all null; known without decoding each."""
+        """Whether all `keys`, `values` or `headers` are null, found without decoding each."""
         layout = self.layout
         if layout is not None:
             return name == "headers" or self.grid(name) is None

@@ -28,7 +28,8 @@ _FIRST_GUESS_BYTES = 1 << 20
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 _UNBOUNDED = 1 << 62
 _GROWTH_MAX = {GZIP: 1_032, LZ4: 255}
-"""How many bytes one compressed byte can stand for, where the format bounds that so low that most need no look."""
+"""Most plain bytes per compressed byte, for formats that bound it low: most data then fits by this bound alone, without
+a look at its headers."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
@@ -67,7 +68,7 @@ def decompress(codec: int, data: Buffer, *, max_bytes: int) -> bytes:
 def plain_size(codec: int, data: memoryview, above: int) -> int | None:
     """The size that compressed data declares for its plain form; None = at most `above`, or not declared.
 
-    Reads frame headers only. CorruptBatch for data that is none of the codec.
+    Reads frame headers only. CorruptBatch for data that is not of the codec.
     """
     if codec == ZSTD:
         return _zstd_content_size(data)
@@ -77,9 +78,9 @@ def plain_size(codec: int, data: memoryview, above: int) -> int | None:
 
 
 def plain_bound(codec: int, data: memoryview) -> int:
-    """At least the size of compressed data's plain form, as its headers declare it; large where they do not.
+    """An upper bound of compressed data's plain size, by its headers; very large where they declare none.
 
-    A header that lies is found when the data is opened with that bound.
+    A header that lies is found when the data is opened with that bound. 0 for data that cannot be opened.
     """
     if codec == GZIP:
         return int.from_bytes(data[-4:], "little")
@@ -107,7 +108,7 @@ def _lz4_content_size(view: memoryview) -> int | None:
 
 
 def _lz4_blocks(view: memoryview) -> tuple[int, int, int | None]:
-    """The number of blocks in a frame, the most bytes of each, and the declared size of all instead of the number."""
+    """(Number of blocks, most bytes of each, None), or (0, most bytes of each, the declared size of the content)."""
     if len(view) < 7 or bytes(view[:4]) != _LZ4_MAGIC:
         raise CorruptBatch("its lz4 body has no frame header")
     flags, block_max = view[4], 1 << (8 + 2 * (view[5] >> 4 & 7))

@@ -2,10 +2,10 @@
 
     offset  bytes  field                   notes
     0       8      base_offset             stamped by the leader
-    8       4      batch_length            bytes behind this field
+    8       4      batch_length            bytes after this field
     12      4      partition_leader_epoch  stamped by the leader
     16      1      magic                   77: columns; 2: Kafka's records
-    17      4      crc                     CRC-32C of everything behind it
+    17      4      crc                     CRC-32C of everything after it
     21      2      attributes              bits 0-2 codec, 3 time type, 4 transactional, 5 control, 6 delete horizon
     23      4      last_offset_delta       offset of the last record, counted from base_offset
     27      8      base_timestamp          milliseconds; that of the first record, or the delete horizon (KIP-534)
@@ -15,8 +15,8 @@
     53      4      base_sequence           -1: none
     57      4      record_count
 
-The CRC covers everything behind itself. Base offset, batch length, leader epoch and magic lie before it, so that a
-leader stamps them in place; producer id, epoch and sequence lie behind it and are set when the batch is encoded. Pure.
+The CRC covers everything after itself. Base offset, batch length, leader epoch and magic lie before it, so that a
+leader stamps them in place; producer id, epoch and sequence lie after it and are set when the batch is encoded. Pure.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ TIMESTAMP_TYPE_BIT = 0x08
 TRANSACTIONAL_BIT = 0x10
 CONTROL_BIT = 0x20
 DELETE_HORIZON_BIT = 0x40
-"""A cleaned batch with tombstones, or a marker: its base timestamp is the time of their removal (KIP-534)."""
+"""Set on a cleaned batch with tombstones, and on a marker: the base timestamp is then the time from which on they may
+be removed, the delete horizon (KIP-534)."""
 SEQUENCE_MAX = 2**31 - 1
 LASTING_PRODUCERS = 1 << 62
 """Producer ids from here on are never forgotten by partitions; those that the controller gives out are below."""
@@ -82,7 +83,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        """The first offset behind this batch."""
+        """The first offset after this batch."""
         return self.base_offset + self.last_offset_delta + 1
 
     @property
@@ -114,7 +115,7 @@ class BatchHeader(NamedTuple):
 
 
 class BatchMeta(NamedTuple):
-    """Header fields of a batch to encode that do not follow from its records."""
+    """Header fields that do not follow from a batch's records, for encoding it."""
 
     producer_id: int = -1
     producer_epoch: int = -1
@@ -126,7 +127,7 @@ class BatchMeta(NamedTuple):
 
 
 PLAIN = BatchMeta()
-"""Of a batch without a producer id, before a leader stamps it."""
+"""The fields of a batch without a producer id, before a leader stamps it."""
 _new = tuple.__new__
 """Makes a header of all fields without the call overhead of `_make` and `_replace`."""
 _unpack_header = HEADER.unpack_from
@@ -148,7 +149,7 @@ def is_plain(payload: Buffer) -> bool:
 def is_transactional(payload: Buffer) -> bool:
     """Whether a batch of the payload belongs to a transaction; read up to the first header that is malformed.
 
-    Behind such a one nothing is stored: a leader refuses the payload as a whole.
+    That suffices: a leader refuses a payload with a malformed header as a whole.
     """
     position, end = 0, len(payload)
     if end > HEADER_BYTES and _length_at(payload, 8)[0] == end - LENGTH_PREFIX_BYTES:  # one batch: nearly always
@@ -165,7 +166,7 @@ def is_transactional(payload: Buffer) -> bool:
 
 
 class Claims(NamedTuple):
-    """What the batches of a payload say of their writer that takes more than the right to write."""
+    """What the batches of a payload claim for which a writer needs more than the permission to write."""
 
     is_transactional: bool = False
     """One belongs to a transaction."""
@@ -224,7 +225,7 @@ def iter_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def end_offset(buffer: Buffer, otherwise: int) -> int:
-    """The offset behind the last whole batch of `buffer`; `otherwise` if there is none. CorruptBatch if malformed."""
+    """The offset after the last whole batch of `buffer`; `otherwise` if there is none. CorruptBatch if malformed."""
     position, size = 0, len(buffer)
     while position + HEADER_BYTES <= size:
         header = parse_header(buffer, position)
@@ -235,7 +236,7 @@ def end_offset(buffer: Buffer, otherwise: int) -> int:
 
 
 def end_of_checked(buffer: Buffer, otherwise: int) -> int:
-    """As `end_offset`, of whole batches that were checked before: only the last header is read."""
+    """As `end_offset`, for whole batches that were checked before: of all but the last only the length is read."""
     position, last, size = 0, -1, len(buffer)
     while position + HEADER_BYTES <= size:
         last = position
@@ -255,10 +256,10 @@ def _checked_bytes(buffer: Buffer, position: int, header: BatchHeader) -> bytes:
 
 
 def out_of_place(header: BatchHeader, offset: int) -> CorruptBatch:
-    """The error for a batch that does not hold `offset`, the next one of a read that has come so far.
+    """The error for a batch that does not hold `offset`, at which the read has to continue.
 
-    A log has no gaps, and no checksum covers where a batch begins: one bit of it more would pass for other offsets, or
-    for the end of what is read. The first batch of a read may begin below its offset.
+    A log has no gaps, and no checksum covers a batch's base offset: a flipped bit in it would pass for other offsets,
+    or for the end of the read. The first batch of a read may begin below the offset.
     """
     return CorruptBatch(f"it holds offsets {header.base_offset} to {header.last_offset}, and {offset} comes next")
 
@@ -292,7 +293,7 @@ def stamp_all(
 
 
 def with_body(header: BatchHeader, body: Buffer) -> bytes:
-    """The bytes of a header before another body; its length and CRC become those of that body."""
+    """The encoded header for another `body`, with the length and the CRC that belong to it."""
     checked = _CHECKED.pack(*header[5:])
     crc = google_crc32c.extend(google_crc32c.value(checked), bytes(body))
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(body)
@@ -309,7 +310,7 @@ def header_before(
     compression: int,
     meta: BatchMeta,
 ) -> bytes:
-    """The header before an encoded and, as `compression` names it, compressed body."""
+    """The encoded header for a `body` that is encoded, and compressed by the codec `compression`."""
     producer_id, producer_epoch, base_sequence, base_offset, leader_epoch, attributes = meta
     attributes = attributes & ~COMPRESSION_MASK | compression
     checked = _CHECKED.pack(

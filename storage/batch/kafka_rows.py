@@ -45,7 +45,7 @@ def encode_records(
 ) -> bytes:
     """The records in sequence; timestamps are milliseconds, the first is the base unless another is given.
 
-    `offset_deltas`: of each record in a cleaned batch; without them there are no gaps.
+    `offset_deltas`: those of the records of a cleaned batch; None = 0, 1, 2 and so on.
     """
     out, record = bytearray(), bytearray()
     base = timestamps[0] if base_timestamp is None else base_timestamp

@@ -20,7 +20,7 @@ _VALUE: Final = struct.Struct(">hi")
 _ABORT, _COMMIT = 0, 1
 _NO_TIMESTAMP: Final = -1
 BY_ADMINISTRATOR: Final = -1
-"""The coordinator epoch of a marker that no transaction coordinator has decided."""
+"""The coordinator epoch of a marker that an administrator writes, without a transaction coordinator."""
 
 
 class TxnMarker(NamedTuple):

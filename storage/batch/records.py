@@ -46,7 +46,7 @@ def assemble_batch(
     meta: BatchMeta = PLAIN,
     compression: int = 0,
 ) -> bytes:
-    """Put a header before a body that is encoded and, as `compression` names it, compressed."""
+    """Put a header before a `body` that is encoded, and compressed by the codec `compression`."""
     header = header_before(
         body,
         magic=magic,
@@ -106,7 +106,7 @@ def encode_stamped(
     *,
     compression: int,
 ) -> tuple[bytes, bytes]:
-    """A producer's batch: the same as `encode_batch`, as header and body, so that a large body need not be copied.
+    """As `encode_batch`, for a producer: returns (header, body), so that a large body need not be copied.
 
     `stamps` are the timestamps, each with the index of the first record that has it.
     """
@@ -196,7 +196,7 @@ def decode_batch(buffer: Buffer, position: int, header: BatchHeader, *, verify: 
 
 
 def open_batch(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: int = BODY_BYTES_MAX) -> OpenBatch:
-    """The same without its CRC, and each column decoded on first use. CorruptBatch; `max_bytes` as in `body_of`."""
+    """As `decode_batch`, without a CRC check; each column is decoded on first use. Raises as `body_of`."""
     if header.record_count > RECORDS_MAX:
         raise CorruptBatch(f"{header.record_count} records in one batch are too many", position=position)
     body = body_of(buffer, position, header, max_bytes=max_bytes)

@@ -24,7 +24,7 @@ NO_APPEND_TIME: Final = -1
 
 
 class Rewriting(NamedTuple):
-    """What is changed."""
+    """What a leader changes in the batches of a topic."""
 
     codec: int | None = None
     """Number of the codec that every batch gets, a value of COMPRESSIONS; None = it keeps its own."""
@@ -42,11 +42,11 @@ class Rewritten(NamedTuple):
 def rewritten(
     payload: Buffer, batches: list[tuple[int, BatchHeader]], rules: Rewriting, now_ms: int, *, max_bytes: int
 ) -> tuple[Rewritten, list[tuple[int, BatchHeader]]]:
-    """Change checked batches, given as (position, header), by these rules; returns the same of the changed ones.
+    """Change checked batches, given as (position, header), by these rules; returns the changed ones in the same form.
 
-    The payload of the result is writable: what was given, changed in place, where no batch needs another codec.
-    Raises UnsupportedCompression where this machine has not the codec, CorruptBatch for a body that cannot be
-    decompressed, BodyTooLarge where the bodies have more than `max_bytes` together; nothing is changed then.
+    The payload of the result is writable. It is the given one, changed in place, if that is writable and no batch needs
+    another codec. Raises UnsupportedCompression if this machine does not have the codec, CorruptBatch for a body that
+    cannot be decompressed, BodyTooLarge if the bodies have more than `max_bytes` together; nothing is changed then.
     """
     if rules.codec is not None and any(_differs(header, rules.codec) for _, header in batches):
         payload, batches = _recompressed(payload, batches, rules.codec, max_bytes)

@@ -1,10 +1,9 @@
-"""Looks at the structure of a producer's body without opening it: a leader stores nothing that no reader could open.
+"""Checks the structure of a producer's body: a leader stores nothing that no reader could open.
 
-A body of columns is an array of four, of which each is nil or has an element for each record. Of a small body all is
-walked over, in C; of a large one only what can be found without a walk: the first bytes of its columns, as far as their
-places are known, and the last byte. Of a compressed body the plain size is looked at, as far as it declares one: what a
-client has to decompress is bounded for it (docs/adr/0089). Then it is opened, and walked over (docs/adr/0113). Kafka's
-rows are decompressed only. Pure.
+A body of columns is an array of four; each is nil or has one element per record. A small body is walked through, in C.
+In a large one only what needs no walk is checked: the first bytes of its columns, as far as their places are known, and
+the last byte. A compressed body must not declare a plain size above the bound for what a client has to decompress
+(docs/adr/0089). Then it is opened, and walked through (docs/adr/0113). Kafka's rows are only decompressed. Pure.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ from raylog.storage.batch.records import BODY_BYTES_MAX
 from raylog.storage.errors import BodyTooLarge, CorruptBatch
 
 WALKED_BYTES_MAX: Final = 1 << 10
-"""Larger bodies are not walked over: that would take a twentieth of the time of their append."""
+"""Larger bodies are not walked through: that would take a twentieth of the time of their append."""
 STEPPED_BYTES_MIN: Final = 64 << 10
-"""From here on, a look behind a column of small numbers costs next to nothing beside the checksum."""
+"""In bodies of this size or more, stepping over a column of small numbers costs next to nothing beside the checksum."""
 _COLUMNS: Final = 4
 ONE_VALUE: Final = bytes((FOUR_COLUMNS, NIL, NIL, 0x91, 0xC4))
 """Begins the body of one record with no timestamp delta, no key, and a value of up to 255 bytes: its length comes next,
-and no headers come behind it."""
+and no headers come after it."""
 one_value_head: Final = struct.Struct(">5sB").unpack_from
 """These bytes, and the length."""
 columns_head: Final = struct.Struct(">BBBBH").unpack_from
-"""The first four bytes of a body, and the number behind them.
+"""The first four bytes of a body, and the number after them.
 
 Without deltas and keys the fourth begins the array of values, and the number is its length; an array of deltas begins
 with the second, and its length is in the next two."""
@@ -65,10 +64,10 @@ def check_structure(payload: Buffer, position: int, header: BatchHeader) -> None
 
 
 def open_to_check(payload: Buffer, position: int, header: BatchHeader, room: int) -> int:
-    """Open a compressed body, and return its plain size; 0 where this machine has not the codec.
+    """Open a compressed body, and return its plain size; 0 if this machine does not have the codec.
 
-    One that may have more than `room` bytes is not looked at further. Raises CorruptBatch where it does not open, or to
-    something else than its header says.
+    A body that may have more than `room` bytes is not checked, and counts as `room`. Raises CorruptBatch if it does not
+    open, or to something else than its header says.
     """
     if room <= 0:
         return 0
@@ -87,7 +86,7 @@ def open_to_check(payload: Buffer, position: int, header: BatchHeader, room: int
 
 
 def check_opened(plain: Buffer, position: int, header: BatchHeader) -> None:
-    """Raise CorruptBatch where a decompressed body is not what its header says. Walks over columns; not over rows."""
+    """Raise CorruptBatch if a decompressed body is not what its header says. Only columns are checked, not rows."""
     if header.magic != MAGIC_COLUMNS:
         return
     try:
@@ -116,9 +115,9 @@ def _is_sound(body: memoryview, rows: int) -> bool:
 
 
 def has_sound_heads(payload: Buffer, start: int, end: int, rows: int) -> bool:
-    """Whether a body of four columns has as many records as it should, as far as no column has to be walked over.
+    """Whether a body of four columns has `rows` records, as far as that shows without walking through a column.
 
-    Raises IndexError where it ends before that.
+    Raises IndexError if it ends too early.
     """
     if payload[start] != FOUR_COLUMNS:
         return False

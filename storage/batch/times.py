@@ -20,21 +20,21 @@ from raylog.storage.batch.header import (
 )
 
 _BEFORE_DELTAS = 6
-"""Bytes of the two array heads at the begin of a body, at most."""
+"""Most bytes of the two array heads at the start of a body."""
 
 
 class TimesFound(NamedTuple):
-    """How far a look at batches has come."""
+    """How far a search through batches has come."""
 
     next_offset: int
-    """All records from where it began up to here are outside."""
+    """All records from where the search began up to here are outside the span."""
     is_found: bool
-    """Whether the batch there may hold one within; else the look has come to its end, or has looked at enough."""
+    """Whether the batch at `next_offset` may hold a record within; False: the search ended, or has looked at enough."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeBounds:
-    """Milliseconds since 1970, the end exclusive; None = no bound."""
+    """A span of time in milliseconds since 1970, the end exclusive; None = no bound."""
 
     low_ms: int | None = None
     end_ms: int | None = None
@@ -46,7 +46,7 @@ class TimeBounds:
         return 0 if _base_is_unknown(header) else _BEFORE_DELTAS + header.record_count
 
     def exclude(self, header: BatchHeader, body: bytes) -> bool:
-        """Whether no record can be within; `body`: its first bytes, as many as `bytes_to_show`."""
+        """Whether no record can be within the span; `body`: its first `bytes_to_show` bytes."""
         if self._is_too_old(header):
             return True
         if self.end_ms is None:
@@ -68,7 +68,7 @@ def _base_is_unknown(header: BatchHeader) -> bool:
 
 
 def _none_is_older_than_base(body: bytes, rows: int) -> bool:
-    """Whether all timestamps are the base, or up to 127 milliseconds younger: each is one byte then, below 128."""
+    """Whether all timestamps are the base or up to 127 milliseconds later: each delta is one byte then, below 128."""
     try:
         if body[0] & 0xF0 != 0x90:  # of four columns, or five
             return False

@@ -1,4 +1,4 @@
-"""How old the records of segments are, for `max.compaction.lag.ms`: the time of the first one that has a time.
+"""How old the records of a segment are, for `max.compaction.lag.ms`: the time of the first record that has a time.
 
 A segment may begin with batches without a time: markers of transactions, fillers, batches that a cleaner has emptied.
 So its first batch says nothing. Owned by a log, in its thread. May touch: reads the headers of segments.
@@ -46,5 +46,5 @@ class Ages:
 
 
 def has_dated(segments: Iterable[Segment], since: int) -> bool:
-    """Whether a record with a time may lie at or behind offset `since`: not where only control batches do."""
+    """Whether a record with a time may lie at or after offset `since`: not if only control batches do."""
     return any(segment.next_offset > since and segment.max_timestamp > UNDATED_MS for segment in segments)

@@ -1,7 +1,7 @@
-"""One cleaning of one log, in a thread of its own: reads sealed segments, and writes what stays of them beside them.
+"""One cleaning of one log, in a thread of its own: reads sealed segments, and writes new ones with the records to keep.
 
 Reads each byte twice: first for the keys, then to copy. The log's owner swaps the new segments in (`PartitionLog`), or
-discards them where its log was cut meanwhile. May touch: the files of the log, but changes only its own.
+discards them if its log was cut meanwhile. May touch: the files of the log, but changes only its own.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from raylog.storage.transactions.aborted import AbortedTxn
 _READ_BYTES: Final = 1 << 20
 SPILL: Final = "cleaner-keys" + TEMPORARY
 MEMORY_BYTES: Final = 24 << 20
-"""For keys that are not in a file yet. With what else a cleaning has in memory, 64 MB are enough for any log."""
+"""Memory for keys that are not in a file yet. All in all a cleaning takes at most 64 MB, for a log of any size."""
 
 
 class CleaningAborted(Exception):
-    """The owner wants no more of it, or a segment was removed. Caught where the cleaning was begun."""
+    """The owner has ended the cleaning, or a segment was removed. Caught where the cleaning was begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class CleaningOrder:
     cleaned_to: int
     """Where the cleaning before this one ended."""
     generation: int
-    """Of the log: another one means that it was cut."""
+    """The log's generation at the time of the order; another one means that the log was cut since."""
     segment_bytes: int
     index_interval: int
     now_ms: int
@@ -60,28 +60,28 @@ class CleaningOrder:
 
     @property
     def next_offset(self) -> int:
-        """Up to which the log is clean afterwards."""
+        """The offset up to which the log is clean afterwards."""
         return self.segments[-1].next_offset
 
 
 @dataclass(slots=True)
 class Cleaned:
-    """What a cleaning has made. The files of `pairs` lie beside the log until its owner takes or discards them."""
+    """Result of a cleaning. The files of `pairs` lie beside the log until its owner takes or discards them."""
 
     order: CleaningOrder
-    """What was done of the order."""
+    """The order, as far as it was carried out."""
     pairs: list[tuple[tuple[Segment, ...], Segment]] = field(default_factory=list)
     """Segments of the log, and the one that replaces them."""
     last_batches: dict[int, int] = field(default_factory=dict)
     """Base offset of the last batch of each known producer in these segments."""
     last_markers: dict[int, int] = field(default_factory=dict)
-    """Base offset of the last marker of each known producer that a coordinator has decided."""
+    """Base offset of each known producer's last marker that a coordinator has decided."""
     bytes_read: int = 0
     bytes_written: int = 0
     records_read: int = 0
     records_kept: int = 0
     tombstones_due_ms: int = 0
-    """From when the first of the records without a value that stay may be removed; 0 = none stays."""
+    """When the first tombstone that stays may be removed, in milliseconds since 1970; 0 = none stays."""
 
     def discard(self) -> None:
         """Remove the files. Raises StorageIoError."""
@@ -97,11 +97,10 @@ def clean(
     memory_bytes: int = MEMORY_BYTES,
     range_records: int = RANGE_RECORDS,
 ) -> Cleaned:
-    """Do it. `pace` gets the bytes of each read and write; it may sleep, and raises CleaningAborted to end it.
+    """Carry out an order. `pace` gets the bytes of each read and write; it may sleep, or end it by CleaningAborted.
 
-    It may do a part of the order, up to the end of a segment: the result names what was done. Raises CleaningAborted,
-    TooManyToClean, LogDamaged, NoRoomToClean, StorageIoError, DescriptorsExhausted; no file is
-    left then.
+    A part of the order may be done, up to the end of a segment: the result names what was done. Raises CleaningAborted,
+    TooManyToClean, LogDamaged, NoRoomToClean, StorageIoError, DescriptorsExhausted; no file is left then.
     """
     done = Cleaned(order)
     records = min(order.next_offset - order.segments[0].base_offset, RECORDS_MAX)
@@ -119,7 +118,10 @@ def clean(
 
 
 def _survivors(done: Cleaned, table: KeyTable, pace: Callable[[int], None]) -> Survivors:
-    """Find them. An order with too many records is cut, at the end of a segment: the rest is for the next cleaning."""
+    """Find the records that stay.
+
+    An order with too many records is cut at the end of a segment: the rest is for the next cleaning.
+    """
     order = done.order
     aborted = _Aborted(order.aborted)
     for place, segment in enumerate(order.segments):
@@ -127,7 +129,7 @@ def _survivors(done: Cleaned, table: KeyTable, pace: Callable[[int], None]) -> S
         if not _enter(segment, done, table, aborted, pace):
             if place == 0 or segment.base_offset <= order.cleaned_to:  # another cleaning would do the same again
                 raise TooManyToClean(segment.path, RECORDS_MAX)
-            # The keys that were entered of this segment may supersede: it stays as it is.
+            # Keys of this segment that were entered already may supersede earlier ones: the segment stays whole.
             done.order, done.records_read = replace(order, segments=order.segments[:place]), before
             break
         done.bytes_read += segment.size
@@ -135,7 +137,7 @@ def _survivors(done: Cleaned, table: KeyTable, pace: Callable[[int], None]) -> S
 
 
 def _enter(segment: Segment, done: Cleaned, table: KeyTable, aborted: _Aborted, pace: Callable[[int], None]) -> bool:
-    """Enter the keys of a segment; False where there are too many records."""
+    """Enter the keys of a segment; False if there are too many records."""
     producers = done.order.producers
     for data, position, header in _batches(segment, pace):
         if header.producer_id in producers:
@@ -166,12 +168,12 @@ class _Aborted:
 
     def __init__(self, entries: Sequence[AbortedTxn]) -> None:
         self._of: dict[int, list[AbortedTxn]] = {}
-        """Those of each producer, the last one first."""
+        """The aborted transactions of each producer, the last one first."""
         for entry in reversed(entries):
             self._of.setdefault(entry.producer_id, []).append(entry)
 
     def holds(self, header: BatchHeader) -> bool:
-        """Whether its transaction was aborted. To be called in the order of the log."""
+        """Whether the batch's transaction was aborted. To be called in the order of the log."""
         if not header.is_transactional or not self._of:
             return False
         left = self._of.get(header.producer_id, [])
@@ -200,7 +202,7 @@ def _rewrite_group(
     markers: Markers,
     pace: Callable[[int], None],
 ) -> int:
-    """Write one segment; returns the number of the record behind it."""
+    """Write one cleaned segment; returns the number of the record after its last one."""
     first = old[0]
     writer = SegmentWriter(
         order.folder, first.base_offset, index_interval=order.index_interval, created_ms=first.created_ms

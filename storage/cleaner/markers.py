@@ -1,8 +1,9 @@
 """Which markers of transactions stay, in a log that is cleaned from its first batch on.
 
 A marker is needed as long as a record of its transaction is in the log: without it a recovery would find the
-transaction open. The cleaning that leaves none writes the time of its removal into it, as into batches with tombstones
-(KIP-534); one after that time removes it. Used by `cleaning`, in its thread. May touch: the folder's list of files.
+transaction open. The cleaning that leaves no such record writes into the marker when it may be removed, as into batches
+with tombstones (KIP-534); a cleaning after that time removes it. Used by `cleaning`, in its thread. May touch: the
+folder's list of files.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def states_coordinator(data: Buffer, position: int, header: BatchHeader) -> bool
 
 
 class Markers:
-    """Call `note` and `left_of` for the batches in their order."""
+    """Decides what stays of each marker. Call `note` and `left_of` for the batches in the order of the log."""
 
     def __init__(self, folder: Path, needed: frozenset[int], tombstones: Tombstones) -> None:
         """`needed`: base offsets of markers that stay, because they fence older coordinators of a known producer."""
@@ -34,10 +35,11 @@ class Markers:
         self._folder = folder
         self._needed = needed
         self._read: set[int] = set()
-        """The producers whose transaction, as far as it was read, had records before this cleaning."""
+        """Producers whose open transaction, as far as it was read, had records before this cleaning."""
         self._left: set[int] = set()
-        """Those of which it leaves records."""
+        """Producers among them of whose open transaction this cleaning leaves records."""
         self._oldest_snapshot: int | None = None
+        """Offset of the oldest producer snapshot in the folder; None = not looked up yet."""
 
     def note(self, header: BatchHeader, kept: int) -> None:
         """A batch was read, of which `kept` records stay."""
@@ -47,7 +49,7 @@ class Markers:
                 self._left.add(header.producer_id)
 
     def left_of(self, data: bytes, header: BatchHeader, segment_end: int, *, is_last: bool) -> bytes | None:
-        """What stays of the marker `data`: itself, itself with the time of its removal, or nothing.
+        """What stays of the marker `data`: itself, itself with the time of its removal, or None.
 
         `segment_end`: where the segment that it was read from ends. `is_last`: it is the last batch of a producer that
         has to stay known. Raises StorageIoError.
@@ -68,7 +70,8 @@ class Markers:
     def _may_be_replayed(self, segment_end: int) -> bool:
         """Whether a recovery may begin with a snapshot that still has the transaction, open or aborted.
 
-        So with those up to the end of the segment: they list the aborted transactions of the segment that was active.
+        Snapshots up to the end of the segment may have it: they list the aborted transactions of the segment that was
+        active.
         """
         if self._oldest_snapshot is None:
             self._oldest_snapshot = min(Checkpoints(self._folder).snapshot_offsets(), default=2**63 - 1)

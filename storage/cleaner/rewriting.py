@@ -16,23 +16,26 @@ from raylog.storage.errors import CorruptBatch, from_os_error
 from raylog.storage.log.segment import LOG, RELATIVE_OFFSET_MAX, Segment
 
 CLEANED: Final = ".cleaned"
-"""Behind the name of a segment that is being written; recovery removes it."""
+"""Suffix of a segment's file while it is written; recovery removes such files."""
 _WRITE_BYTES: Final = 1 << 20
 _NULL: Final = b"\xc0"
 
 
 class Tombstones:
-    """When a record without a value goes: `retention_ms` after a cleaning has met it first."""
+    """When tombstones, records without a value, are removed: `retention_ms` after a cleaning has met them first."""
 
     def __init__(self, now_ms: int, retention_ms: int) -> None:
         self.now_ms = now_ms
         self.horizon_ms = now_ms + retention_ms
-        """Of those that this cleaning meets first."""
+        """When the tombstones that this cleaning meets first may be removed, in milliseconds since 1970."""
 
     def chosen(
         self, chosen: bytes, values: Sequence[bytes | None] | None, horizon_ms: int | None
     ) -> tuple[bytes, bool]:
-        """The records that stay of `chosen`, and whether tombstones are among them."""
+        """The records of `chosen` that stay, as a byte 0 or 1 each, and whether tombstones are among them.
+
+        `horizon_ms`: when the tombstones of the batch may be removed; None = this cleaning meets them first.
+        """
         if values is None:
             alive = bytes(len(chosen))
         else:
@@ -45,7 +48,7 @@ class Tombstones:
 
 
 class SegmentWriter:
-    """A segment under way. Call `batch` for each batch in order, then `finish`; `discard` after an error."""
+    """Writes a cleaned segment. Call `batch` for each batch in order, then `finish`; `discard` after an error."""
 
     def __init__(self, folder: Path, base_offset: int, *, index_interval: int, created_ms: int) -> None:
         """Raises DiskFull, StorageIoError."""
@@ -53,10 +56,11 @@ class SegmentWriter:
             folder, base_offset, index_interval=index_interval, created_ms=created_ms, suffix=LOG + CLEANED
         )
         self.has_changed = False
-        """Whether it differs from what was read."""
+        """Whether the segment differs from what was read."""
         self.records = 0
+        """Records that were written."""
         self.tombstones_due_ms = 0
-        """From when the first of the records without a value that stay may be removed; 0 = none stays."""
+        """When the first tombstone that stays may be removed, in milliseconds since 1970; 0 = none stays."""
         self._waiting = bytearray()
         self._headers: list[tuple[int, int, int, int]] = []
         self._gap: tuple[int, int, int] | None = None
@@ -65,7 +69,7 @@ class SegmentWriter:
     def batch(
         self, data: bytes, position: int, header: BatchHeader, chosen: bytes, tombstones: Tombstones, *, is_last: bool
     ) -> None:
-        """Add what stays of a batch. `is_last`: it is the last one of a producer, whose sequence has to stay known."""
+        """Add what stays of a batch. `is_last`: it is a producer's last batch, whose sequence has to stay known."""
         stop = position + header.size
         if header.is_control:
             self._control(data[position:stop], header, is_last=is_last)
@@ -79,7 +83,7 @@ class SegmentWriter:
     def _chosen(
         self, data: bytes, position: int, header: BatchHeader, chosen: bytes, tombstones: Tombstones, *, is_last: bool
     ) -> None:
-        """Add the chosen records of a batch. Raises CorruptBatch, with nothing added, where it has to be opened."""
+        """Add the chosen records of a batch. Raises CorruptBatch, with nothing added, if its body does not open."""
         stop = position + header.size
         opened: OpenBatch | None = None
         horizon = horizon_of(header)

@@ -59,7 +59,7 @@ def cleanable(
     """Return which segments may be cleaned now: all committed, and none younger than the minimum lag.
 
     ``upper`` (exclusive): the last stable offset below the high watermark, or below the end of what is on disk if that
-    is less. ``dirty_since_ms``: the time of the first record at or behind ``cleaned_to`` that has one; 0 = none has.
+    is less. ``dirty_since_ms``: the time of the first record at or after ``cleaned_to`` that has one; 0 = none has.
     """
     count = dirty = clean = 0
     for segment in sealed:
@@ -76,22 +76,22 @@ def cleanable(
 
 
 def is_due(found: Cleanable, now_ms: int, rules: CompactionRules) -> bool:
-    """Return whether it is worth it: enough is dirty, or a record has been dirty for the maximum lag."""
+    """Return whether a cleaning is due: enough is dirty, or a record has been dirty for the maximum lag."""
     if found.dirty_bytes == 0:
         return False
     return found.dirty_ratio >= rules.min_cleanable_dirty_ratio or is_overdue(found.dirty_since_ms, now_ms, rules)
 
 
 def are_tombstones_due(found: Cleanable, tombstones_due_ms: int, now_ms: int) -> bool:
-    """Return whether records without a value may be removed that the last cleaning left, perhaps the last in the log.
+    """Return whether tombstones that the last cleaning left may be removed now, even if nothing is dirty.
 
-    ``tombstones_due_ms``: from when the first of them may be; 0 = it left none.
+    ``tombstones_due_ms``: when the first of them may be, in milliseconds since 1970; 0 = it left none.
     """
     return found.segments > 0 and 0 < tombstones_due_ms <= now_ms
 
 
 def is_overdue(dirty_since_ms: int, now_ms: int, rules: CompactionRules) -> bool:
-    """Return whether a record of this time has waited for the maximum lag; its segment is sealed for that."""
+    """Return whether a record of this time has waited for the maximum lag; the active segment is sealed for that."""
     return dirty_since_ms > 0 and now_ms - dirty_since_ms >= rules.max_compaction_lag_ms
 
 

@@ -1,7 +1,7 @@
-"""Rows of bytes that grow at their ends, in a temporary file as soon as they take more than a given memory.
+"""Rows of bytes that grow at their ends, and move to a temporary file once they take more than a given memory.
 
-What a row has in memory is written to the file as a piece, behind the pieces of other rows. Each piece begins with the
-place of the one before it in its row, so that a row takes a few bytes of memory, however many pieces it has. Used by
+What a row has in memory is written to the file as a piece, after the pieces of other rows. Each piece begins with the
+place of the row's piece before it, so that a row takes a few bytes of memory, however many pieces it has. Used by
 `survivors`. May touch: its file.
 """
 
@@ -28,7 +28,7 @@ class Spill:
     """The rows. `close` removes the file."""
 
     def __init__(self, path: Path, rows: int, memory_bytes: int) -> None:
-        """`memory_bytes`: of what is in the rows and not in the file; a growing row may take twice as much."""
+        """`memory_bytes`: bytes of all rows that are not in the file; a growing row may take twice as much."""
         self.rows = [bytearray() for _ in range(rows)]
         """What is not in the file yet. To be appended to by the owner, which calls `look` now and then."""
         self._places, self._lengths = array("Q", bytes(8 * rows)), array("I", bytes(4 * rows))
@@ -38,7 +38,7 @@ class Spill:
         self._end = 0
 
     def look(self, added: int) -> bool:
-        """Write everything to the file if it takes too much; `added`: the bytes since this was last done.
+        """Write everything to the file if it takes too much memory; `added`: the bytes since it was last written.
 
         Returns whether it was written. Raises DiskFull, StorageIoError, DescriptorsExhausted.
         """

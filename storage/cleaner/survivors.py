@@ -29,12 +29,13 @@ RECORDS_MAX: Final = 2**32 - 1
 _NUMBER: Final = "I"
 _NUMBER_BYTES: Final = array(_NUMBER).itemsize
 _PART_RECORDS: Final = 1 << 16
-"""About how many entries a part has: its dictionary takes 10 MB. Of RECORDS_MAX it is four times as much."""
+"""About how many entries a part has: its dictionary takes 10 MB. With RECORDS_MAX records, parts are four times as
+large."""
 _PARTS_MAX: Final = 1 << 14
 RANGE_RECORDS: Final = 1 << 26
 """Records whose bits are in memory at a time: 8 MB."""
 _RANGES_BYTES: Final = 4 << 20
-"""Of numbers that wait and are not in a file."""
+"""Memory for numbers that wait and are not in a file yet."""
 _BITS: Final = tuple(bytes((byte >> place) & 1 for place in range(8)) for byte in range(256))
 
 
@@ -50,7 +51,7 @@ class Survivors:
         self._added = 0
 
     def keep(self, numbers: Iterable[int]) -> None:
-        """Have records stay; before the first call of `rows`. Raises DiskFull, StorageIoError."""
+        """Mark records as survivors; before the first call of `rows`. Raises DiskFull, StorageIoError."""
         bits, size, rows = self._bits, self._range_records, self._waiting.rows
         before, added = self._added, 0
         for number in numbers:
@@ -93,10 +94,10 @@ class Survivors:
 
 
 class KeyTable:
-    """The keys of one cleaning. Use as a context: its files go with it, and so does what `survivors` returns."""
+    """The keys of one cleaning. A context manager: at its end the files are removed, and what `survivors` returned."""
 
     def __init__(self, spill: Path, records: int, memory_bytes: int, range_records: int = RANGE_RECORDS) -> None:
-        """`records`: at most so many. `memory_bytes`: for the entries that are not in the file `spill`."""
+        """`records`: most records of the cleaning. `memory_bytes`: for entries that are not in the file `spill` yet."""
         parts = 1
         while parts < _PARTS_MAX and parts * _PART_RECORDS < records:
             parts *= 2
@@ -133,7 +134,7 @@ class KeyTable:
         self._count += count
 
     def skip(self, count: int) -> None:
-        """Pass records that neither stay nor supersede others: their transaction was aborted."""
+        """Skip records that neither stay nor supersede others: their transaction was aborted."""
         self._count += count
 
     def survivors(self) -> Survivors:

@@ -32,7 +32,7 @@ def swap_in(new: Segment, old: Sequence[Segment], deleted: DeletedFiles, due_ms:
     sync_folder(folder)
     for segment in old:
         deleted.add(segment, due_ms)
-    if old[0].has_aborted:  # an old list must not name transactions whose markers the new segment has not
+    if old[0].has_aborted:  # an old list must not name transactions whose markers are not in the new segment
         remove(old[0].sibling(TXN_INDEX))
     sync_folder(folder)
     new.path = folder / offset_name(new.base_offset, LOG)

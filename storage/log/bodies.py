@@ -1,8 +1,8 @@
-"""Opens the bodies of producers' batches before an append: what does not open to what its header says is refused.
+"""Opens the bodies of producers' batches before an append: one that is not what its header says is refused.
 
-Small bodies are opened where they are appended. What takes longer (`takes_long`) is opened in a thread first
-(`open_bodies`), by the shell of a leader, and then appended as opened (docs/adr/0113). One request may have so many
-decompressed bytes; of bodies beyond, the headers are believed, unless the topic has to open them. Pure.
+Small bodies are opened where they are appended. Those that take longer (`takes_long`) are opened in a thread first
+(`open_bodies`), by the shell of a leader, and then appended as opened (docs/adr/0113). The decompressed bytes of a
+request are bounded; of bodies beyond the bound, the headers are trusted, unless the topic needs them opened. Pure.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def takes_long(payload: Buffer, config: LogConfig) -> bool:
 
 
 def open_bodies(payload: Buffer, config: LogConfig, partition: str) -> Buffer:
-    """Open all bodies of a request, as far as its room goes; returns what is to be appended in its place.
+    """Open the bodies of a request, up to the bound; returns the payload to append in its place.
 
-    That is the same, or the batches with the topic's codec. Raises InvalidRecord, RecordTooLarge, CorruptBatch.
+    That is the given one, or its batches in the topic's codec. Raises InvalidRecord, RecordTooLarge, CorruptBatch.
     """
     batches = inspect(payload)
     room = max(DECOMPRESSED_BYTES_MAX, config.max_message_bytes)

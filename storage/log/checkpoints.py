@@ -6,7 +6,7 @@
 log and its recovery. All are replaced atomically; a missing one has a safe meaning.
 
 Numbers and epochs have a checksum, without which a flipped bit would be another number. Releases up to 0.2 wrote none,
-and have to read what this one writes: so it is made of blanks, which they read over.
+and have to read what this one writes: so the checksum is made of blanks, which they skip.
 """
 
 from __future__ import annotations
@@ -109,9 +109,9 @@ class Checkpoints:
         write_atomically(self.folder / METADATA, self._identity.encode())
 
     def damaged(self) -> list[str]:
-        """The files of these whose content is wrong, and which the log can do without. Raises StorageIoError.
+        """The names of the damaged files among those that the log can do without. Raises StorageIoError.
 
-        One that is replaced meanwhile is whole before and after.
+        A file may be replaced meanwhile: it is whole before and after.
         """
         numbers = [name for name in (RECOVERY_POINT, LOG_START) if self._read_number(name) is None]
         identity, epochs = read_text(self.folder / METADATA), read_text(self.folder / EPOCHS)
@@ -140,7 +140,7 @@ class Checkpoints:
     # --- numbers ---------------------------------------------------------------------------------------------------
 
     def _read_number(self, name: str) -> int | None:
-        """The number in a file, 0 where there is none; None where the file is damaged."""
+        """The number in a file; 0 if there is no file, None if it is damaged."""
         text = read_text(self.folder / name)
         if text is None:
             return 0
@@ -153,7 +153,7 @@ class Checkpoints:
         write_atomically(self.folder / name, f"0\n{number}{_blanks(str(number))}\n".encode())
 
     def read_recovery_point(self) -> int | None:
-        """The offset below which everything was synced when it was written; 0 where it never was, None if damaged."""
+        """The offset below which everything was synced when it was written; 0 if there is none, None if damaged."""
         return self._read_number(RECOVERY_POINT)
 
     def write_recovery_point(self, offset: int) -> None:
@@ -161,7 +161,7 @@ class Checkpoints:
         self._write_number(RECOVERY_POINT, offset)
 
     def read_log_start(self) -> int:
-        """The log start offset set by delete_records; 0 where it never was. Raises LogDamaged."""
+        """The log start offset set by delete_records; 0 if it never was. Raises LogDamaged."""
         found = self._read_number(LOG_START)
         if found is None:
             raise LogDamaged(self.folder / LOG_START, 0, 0, "the checkpoint is not readable")
@@ -172,7 +172,7 @@ class Checkpoints:
         self._write_number(LOG_START, offset)
 
     def read_cleaned_to(self) -> int:
-        """The offset where the last cleaning ended; 0 where there was none, or it is not known any more."""
+        """The offset where the last cleaning ended; 0 if there was none, or the file is damaged."""
         return self._read_number(CLEANED_TO) or 0
 
     def write_cleaned_to(self, offset: int) -> None:
@@ -180,9 +180,9 @@ class Checkpoints:
         self._write_number(CLEANED_TO, offset)
 
     def read_tombstones_due(self) -> int:
-        """From when the first of the tombstones may be removed that the last cleaning left, in ms; 0 = it left none.
+        """When the first tombstone that the last cleaning left may be removed, in ms since 1970; 0 = it left none.
 
-        Where that is not known any more, the next cleaning looks at once.
+        1 if the file is damaged, so that the next cleaning is due at once.
         """
         found = self._read_number(TOMBSTONES_DUE)
         return 1 if found is None else found
@@ -229,7 +229,10 @@ class Checkpoints:
             sync_folder(self.folder)
 
     def has_end_cut(self) -> bool:
-        """Whether recovery has cut off the log's end, and no life of the replica has reported that. StorageIoError."""
+        """Whether recovery has cut off the log's end, and no incarnation of the replica has reported it yet.
+
+        Raises StorageIoError.
+        """
         return exists(self.folder / END_CUT)
 
     def write_end_cut(self, reason: str) -> None:
@@ -253,9 +256,9 @@ class Checkpoints:
             remove(self.folder / offset_name(old, SNAPSHOT))
 
     def read_snapshot(self, start: int, upto: int, now_ms: int) -> tuple[int, ProducerState]:
-        """The newest readable snapshot between `start` and `upto`, as (offset, state); (start, nothing) without one.
+        """The newest readable snapshot between `start` and `upto`, as (offset, state).
 
-        `now_ms` is the wall clock.
+        Without one, (start, an empty state). `now_ms` is the wall clock.
         """
         for offset in reversed(self.snapshot_offsets()):
             if start <= offset <= upto:
@@ -267,7 +270,7 @@ class Checkpoints:
         return start, ProducerState()
 
     def remove_snapshots_above(self, offset: int) -> None:
-        """Remove snapshots above a truncation."""
+        """Remove the snapshots above `offset`, to which the log is truncated."""
         for found in self.snapshot_offsets():
             if found > offset:
                 remove(self.folder / offset_name(found, SNAPSHOT))
@@ -281,7 +284,7 @@ class Checkpoints:
 
 
 def _epochs_text(epochs: EpochHistory) -> str:
-    """Version, count, and one `epoch start` line each, as Kafka writes them; the checksum is behind the count."""
+    """Version, count, and one `epoch start` line each, as Kafka writes them; the checksum follows the count."""
     count, entries = str(len(epochs.entries)), "".join(f"{epoch} {start}\n" for epoch, start in epochs.entries)
     return f"0\n{count}{_blanks(count + entries)}\n{entries}"
 

@@ -1,4 +1,4 @@
-"""The part of a partition log that lets a cleaner work on its sealed segments: what to clean, and taking the result.
+"""The part of a partition log that orders the cleaning of its sealed segments, and takes the result.
 
 `PartitionLog` adds the rest. All calls in the owner's thread; the cleaning itself (`storage/cleaner/cleaning.py`) runs
 in another, reads files by their names, and writes only its own.
@@ -37,9 +37,9 @@ class CleanableLog(TransactionalLog):
     cleaned_to: int
     """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
     tombstones_due_ms: int
-    """From when records without a value may be removed that the last cleaning left; 0 = it left none."""
+    """When the first tombstone that the last cleaning left may be removed, in ms since 1970; 0 = it left none."""
     dirty_ratio: float = 0.0
-    """How much of what may be cleaned is dirty, 0 to 1: at the last order, or nothing after a cleaning."""
+    """Dirty share of the cleanable bytes, 0 to 1, when a cleaning was last ordered; 0 after a cleaning."""
     _ages: Ages
     _checkpoints: Checkpoints
     _deleted: DeletedFiles
@@ -53,7 +53,7 @@ class CleanableLog(TransactionalLog):
 
     @property
     def oldest_ms(self) -> int:
-        """Newest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
+        """Largest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
         return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
 
     def purge_deleted(self, now_ms: int) -> int:
@@ -73,9 +73,9 @@ class CleanableLog(TransactionalLog):
         )
 
     def order_cleaning(self, high_watermark: int, now_ms: int, rules: CompactionRules) -> CleaningOrder | None:
-        """What is to be cleaned now; None while it is not worth it. Raises LogDamaged, StorageIoError, DiskFull.
+        """The order for a cleaning; None while none is due. Raises LogDamaged, StorageIoError, DiskFull.
 
-        A segment that still takes appends is sealed when its first record with a time has waited for the maximum lag.
+        The active segment is sealed first if its first record with a time has waited for the maximum lag.
         """
         self._require_open()
         active = self.segments[-1]
@@ -115,13 +115,13 @@ class CleanableLog(TransactionalLog):
             cleaned.pairs = []
         self.cleaned_to, self.dirty_ratio = order.next_offset, 0.0
         self.tombstones_due_ms = cleaned.tombstones_due_ms
-        with suppress(RaylogError):  # the next life would only clean sooner
+        with suppress(RaylogError):  # without them the next incarnation only cleans sooner
             self._checkpoints.write_cleaned_to(self.cleaned_to)
             self._checkpoints.write_tombstones_due(self.tombstones_due_ms)
         return True
 
     def _lower_cleaned_to(self, end: int) -> None:
-        """Count as dirty, in the next life, too, what will be appended behind a cut at `end`. Raises DiskFull."""
+        """Lower `cleaned_to` to a cut at `end`, durably: what is appended there later is dirty. Raises DiskFull."""
         if self.cleaned_to > end:
             self._checkpoints.write_cleaned_to(end)
             self.cleaned_to = end

@@ -18,7 +18,7 @@ NO_LIMIT_MS = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """Times are milliseconds and sizes bytes; -1 means no limit where it is allowed."""
+    """The settings of one log. Times are milliseconds and sizes bytes; -1 means no limit where it is allowed."""
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * DAY_MS
@@ -29,7 +29,7 @@ class LogConfig:
     message_timestamp_after_max_ms: int = NO_LIMIT_MS  # Kafka's default for topics is an hour; a bare log has no limit
     retention_bytes: int = -1
     deletes: bool = True
-    """Whether `retention_ms` and `retention_bytes` count (cleanup.policy)."""
+    """Whether `retention_ms` and `retention_bytes` apply (cleanup.policy)."""
     compaction: CompactionRules | None = None
     """None = the log is not compacted."""
     rewriting: Rewriting | None = None
@@ -52,7 +52,8 @@ class LogConfig:
 class AppendInfo(NamedTuple):
     """Result of an append. `end_offset` is exclusive; `epochs` are the leader epochs that began with it.
 
-    `rewritten`: what the log has in place of the producer's bytes; None = these. Of a duplicate only the time is known.
+    `rewritten`: what the log has in place of the producer's bytes; None = the same bytes. Of a duplicate it has only
+    the append time.
     """
 
     first_offset: int
@@ -91,4 +92,4 @@ class RecoveryReport:
     indexes_rebuilt: int = 0
     epochs_rebuilt: bool = False
     reason: str | None = None  # why the tail was cut
-    end_cut: bool = False  # now, or at a start before that has not reported it
+    end_cut: bool = False  # the log's end was cut off now, or at an earlier open that has not reported it

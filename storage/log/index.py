@@ -6,8 +6,8 @@ missing, cut off, changed or older than the segment is rebuilt from the segment.
 
 Files: entries as Kafka's, big-endian, and a checksum, without which a flipped bit would be another timestamp:
 
-    .index      u32 relative offset, u32 position     an entry
-    .timeindex  i64 timestamp, u32 relative offset    an entry
+    .index      u32 relative offset, u32 position     per entry
+    .timeindex  i64 timestamp, u32 relative offset    per entry
     both        u32 CRC-32C of all entries            at the end; a file without it (versions up to 0.2) is rebuilt
 """
 
@@ -74,7 +74,7 @@ class OffsetIndex:
         return (self.offsets[above - 1], self.positions[above - 1]) if above else (0, 0)
 
     def truncate(self, position: int) -> None:
-        """Drop entries of batches that begin at or behind byte `position`."""
+        """Drop entries of batches that begin at or after byte `position`."""
         keep = bisect_left(self.positions, position)
         del self.offsets[keep:]
         del self.positions[keep:]
@@ -160,13 +160,13 @@ def last_time_entry(data: bytes) -> tuple[int, int] | None:
 def places_between(path: Path, low: int, high: int) -> list[tuple[int, int]]:
     """(relative offset, position) of the entries of an `.index` file from position `low` up to `high`, exclusive.
 
-    Reads these alone, and believes the rest. Raises OSError.
+    Reads only these entries, so the checksum is not verified. Raises OSError.
     """
     return _between(path, _PLACE_ENTRY, 1, low, high)
 
 
 def times_between(path: Path, low: int, high: int) -> list[tuple[int, int]]:
-    """(timestamp, relative offset) of the entries of a `.timeindex` file behind offset `low`, up to `high` inclusive.
+    """(timestamp, relative offset) of the entries of a `.timeindex` file above offset `low`, up to `high` inclusive.
 
     As `places_between`.
     """

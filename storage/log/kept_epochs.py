@@ -23,7 +23,7 @@ class KeptEpochs:
     def enter(self, starts: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
         """Make the (epoch, start offset) pairs of an append durable before its bytes; returns the new ones.
 
-        Raises ValueError for an epoch that lies behind a later one.
+        Raises ValueError for an epoch that would follow a later one.
         """
         known = self.history.entries
         if known and len(starts) == 1 and starts[0][0] == known[-1][0]:
@@ -47,13 +47,13 @@ class KeptEpochs:
             self._keep(changed)
 
     def truncate_end(self, offset: int) -> None:
-        """Drop epochs that start at or behind `offset`."""
+        """Drop epochs that start at or after `offset`."""
         changed = EpochHistory(self.history.entries)
         if changed.truncate_end(offset):
             self._keep(changed)
 
     def truncate_start(self, offset: int) -> None:
-        """Drop epochs that end at or before `offset`; the one that holds it then starts there."""
+        """Drop epochs that end at or before `offset`; the epoch of `offset` then starts there."""
         changed = EpochHistory(self.history.entries)
         if changed.truncate_start(offset):
             self._keep(changed)

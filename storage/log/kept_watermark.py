@@ -1,8 +1,8 @@
 """`high-watermark-checkpoint`: the last high watermark of a partition, for the next start of its replica.
 
 Everything below the offset in the file is committed, so it may be served without a request to another replica. The
-file may lag: a smaller offset is always valid. A larger one is not, so the file is lowered before the log is cut below
-it, and is bounded by the end of a log that has lost records. Recovery reads it as well: what lies below is no torn end.
+file may lag: a smaller offset is always valid. A larger one is not: so the file is lowered before the log is cut below
+it, and bounded by the end of a log that has lost records. Recovery reads it as well: what lies below is no torn end.
 Owned by the replica's shell; `keep` may run in a worker thread.
 """
 

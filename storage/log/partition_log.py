@@ -59,7 +59,7 @@ class PartitionLog(ScrubbableLog):
         self.epochs = state.epochs  # changed by `_kept_epochs` alone
         self.producers = state.producers
         self.may_lack_producers = state.log_start_offset > 0 and state.producers == ProducerState()
-        """Whether it knows no producer of the batches before its start, and there were some."""
+        """Whether the log may know no producer of the batches before its start, although there were such batches."""
         self.segments = state.segments
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.synced_end_offset = self._active.next_offset
@@ -74,7 +74,7 @@ class PartitionLog(ScrubbableLog):
         self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
         self._recovery_point = state.recovery_point
         self.behind_since: float | None = None
-        """When a sync left the recovery point behind; None = `checkpoint` has nothing to write."""
+        """When a sync left the recovery point behind (monotonic seconds); None = `checkpoint` has nothing to write."""
         self._appended_bytes = self._checkpointed_bytes = 0
         self._closed_because: str | None = None
         self.opened_for: object = None
@@ -96,8 +96,8 @@ class PartitionLog(ScrubbableLog):
     ) -> PartitionLog:
         """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
 
-        `end_in_doubt`: an earlier life acknowledged records before they were synced, so that those below the kept high
-        watermark may be missing without damage.
+        `end_in_doubt`: an earlier incarnation acknowledged records before they were synced, so that those below the
+        kept high watermark may be missing without damage.
 
         The caller holds the lock of the data directory: two logs on one folder would destroy each other.
         """
@@ -123,7 +123,7 @@ class PartitionLog(ScrubbableLog):
         return self.may_lack_producers and self.size_bytes == 0
 
     def producers_below(self, offset: int) -> bytes:
-        """What this log knows of the producers of the batches before `offset`, as `adopt_producers` takes it."""
+        """A snapshot of what this log knows about the producers of the batches before `offset`."""
         return self.producers.below(offset).to_bytes()
 
     def adopt_producers(self, snapshot: Buffer, now_ms: int) -> None:
@@ -151,7 +151,7 @@ class PartitionLog(ScrubbableLog):
             self._require_open()
         config = self.config
         batches = inspect(payload)
-        # Before the limits: what is stored is not refused for one that was set since, or for the time that has passed.
+        # Before the limits: a stored batch is not refused because of a limit set since, or of the time that has passed.
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
@@ -210,7 +210,7 @@ class PartitionLog(ScrubbableLog):
         return done
 
     def _forget_epochs_behind_end(self) -> None:
-        """An append of several epochs failed: an epoch must not begin behind the end of the log."""
+        """An append of several epochs failed: drop those that would begin after the end of the log."""
         try:
             self._kept_epochs.truncate_end(self.log_end_offset + 1)
         except RaylogError:
@@ -328,8 +328,8 @@ class PartitionLog(ScrubbableLog):
 
         May run in a worker thread while the owner appends. Appends need no lock: the end is read before the files are
         synced, and an append moves the end only after its bytes are in the file. After a failed sync the kernel may
-        have dropped the bytes, so the log then refuses every call until it is opened again, and thereby read from the
-        disk. DescriptorsExhausted is no disk error: the call may be repeated.
+        have dropped the bytes: the log then refuses every call until it is opened again, which reads the disk.
+        DescriptorsExhausted is no disk error: the call may be repeated.
         """
         with self._lock:
             self._require_open()
@@ -385,7 +385,7 @@ class PartitionLog(ScrubbableLog):
     # --- truncating ------------------------------------------------------------------------------------------------
 
     def end_after_cut(self, offset: int) -> int:
-        """Where the log ends once it was truncated to `offset`: it is cut between batches."""
+        """Where the log would end after a truncation to `offset`: it is cut between batches."""
         if not self.segments[0].base_offset <= offset < self.log_end_offset:
             return offset
         return self._cut_at(offset)[2]
@@ -397,11 +397,12 @@ class PartitionLog(ScrubbableLog):
         return place, position, header.base_offset
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Cut every batch that reaches to or beyond `offset`; epochs, producers and indexes follow. Durable on return.
+        """Remove every batch that has an offset at or after `offset`; epochs, producers and indexes follow.
 
-        So the log may end before `offset`, and then start there, too. DiskFull: nothing is changed, or `is_closed`.
+        Durable on return. Only whole batches are cut, so the log may end before `offset`, and its start follows if it
+        was higher. DiskFull: nothing is changed, or `is_closed`.
 
-        An epoch that begins at or behind `offset` is dropped even where there is no batch to cut.
+        An epoch that begins at or after `offset` is dropped even if there is no batch to cut.
         """
         self._require_open()
         if offset < self.segments[0].base_offset:
@@ -505,8 +506,8 @@ class PartitionLog(ScrubbableLog):
 
         Only below the high watermark. Producers idle for too long are dropped, too. `now_ms` is the only time by which
         anything is deleted: pass a trusted clock. The files are renamed now and removed by `purge_deleted` after
-        file.delete.delay.ms, so that readers of slices can finish. DiskFull, from the begin of a segment after one that
-        still takes appends: those before it are removed.
+        file.delete.delay.ms, so that readers of slices can finish. Raises DiskFull if the active segment is due and no
+        new one can be created in its place; the segments before it are removed then.
         """
         self._require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
@@ -519,7 +520,7 @@ class PartitionLog(ScrubbableLog):
         return removed
 
     def _remove(self, segments: list[Segment], now_ms: int) -> list[int]:
-        """In order: a segment that cannot be renamed stays, with all behind it."""
+        """Remove segments in order: one that cannot be renamed stays, and so do all after it."""
         with self._lock:
             for segment in segments:
                 self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)

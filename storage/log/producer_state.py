@@ -31,14 +31,14 @@ from raylog.storage.transactions.state import Transactions
 PRODUCERS_MAX = 100_000
 """Producers that a partition remembers, each in 430 bytes; see `ProducerState.admit`."""
 LASTING_MAX = 20_000
-"""Those among them that are never forgotten, however long they are idle."""
+"""Most lasting producers among them: those that are never forgotten, however long they are idle."""
 SPARED_MS = 900_000
 """A producer is not forgotten sooner than this after its last batch: what it repeats has to be known."""
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
 _SNAPSHOT_MAGIC = b"RPS1"
 _SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
 _SNAPSHOT_WITH_TIMES = b"RPS4"
-"""Its times can be relied on: followers of earlier releases noted that of their own start with each batch."""
+"""Magic of a snapshot whose times are reliable: in followers of earlier releases they were those of their start."""
 
 
 class KnownBatch(NamedTuple):
@@ -71,7 +71,7 @@ class ProducerEntry(msgspec.Struct, array_like=True, gc=False):
 
 
 class ActiveProducer(NamedTuple):
-    """A producer as it is described; -1 = none. `last_timestamp` in milliseconds since 1970."""
+    """A producer in the answer to describe-producers; -1 = none. `last_timestamp` in milliseconds since 1970."""
 
     producer_id: int
     producer_epoch: int
@@ -100,11 +100,11 @@ class ProducerState:
 
     def __init__(self) -> None:
         self._full_until_ms = 0
-        """Until then no producer can be forgotten for another one: not looked for again at each batch."""
+        """Until then no producer can be forgotten in favour of a new one: `admit` does not search at each batch."""
         self._lasting = 0
         """How many of the producers are lasting ones."""
         self.looked_at_from = min(PRODUCERS_MAX, LASTING_MAX) - 1
-        """So many producers have to be known before :meth:`admit` may refuse any."""
+        """With fewer producers than this, `admit` refuses none and need not be called."""
         self.producers: dict[int, ProducerEntry] = {}
         self.transactions = Transactions()
 
@@ -118,10 +118,10 @@ class ProducerState:
     def admit(self, producer_ids: set[int], now_ms: int) -> None:
         """Make room for producers that are not known yet. For leaders: a follower has what its leader admits.
 
-        A producer id is the writer's own word, so their number has a bound. Where it is reached, the producers without
-        an open transaction that were idle longest are forgotten, a tenth of all at once, but none that sent within
-        SPARED_MS, and no lasting one. If there are none, the new ones are refused: what is known is never given up for
-        what is not. Raises TooManyProducers.
+        Writers choose their producer ids, so the number of producers is bounded. At the bound, those without an open
+        transaction that were idle longest are forgotten, a tenth of all at once, but none that sent within SPARED_MS,
+        and no lasting one. If there are none, the new producers are refused: a known one is never given up for them.
+        Raises TooManyProducers.
         """
         fresh = {key for key in producer_ids if key not in self.producers}
         if not fresh:
@@ -186,7 +186,7 @@ class ProducerState:
             expected = 0
         else:
             expected = (entry.batches[-1].last_sequence + 1) & SEQUENCE_MAX if entry.batches else 0
-            if first == expected:  # it continues where they end, so it is none of the last five
+            if first == expected:  # it continues where they end, so it is not one of the last five
                 if header.producer_id in self.transactions.open:
                     self._check_in_transaction(header, entry)
                 return None
@@ -238,7 +238,7 @@ class ProducerState:
     def apply(self, header: BatchHeader, seen_ms: int, marker: TxnMarker | None) -> None:
         """Record an appended batch, without any check. `header` carries its final offsets.
 
-        `seen_ms` is the wall clock for `expire`. `marker`: what the batch is, where it ends a transaction; else None.
+        `seen_ms` is the wall clock for `expire`. `marker`: the batch's content if it is a marker; else None.
         """
         producer_id = header.producer_id
         if producer_id < 0:
@@ -281,9 +281,9 @@ class ProducerState:
         return copy
 
     def below(self, offset: int) -> ProducerState:
-        """What a log knows that begins at `offset` and continues this one: the producers of the batches before it.
+        """The state for a log that begins at `offset` and continues this one: the producers of the batches before it.
 
-        Epochs are those of now: the batches that raised them follow, or lie before.
+        Epochs are the present ones: the batches that raised them lie before `offset`, or follow.
         """
         known = ProducerState()
         for key, entry in self.producers.items():
@@ -312,7 +312,7 @@ class ProducerState:
         return idle
 
     def count_as_seen(self, now_ms: int) -> None:
-        """Have no producer count as idle since before `now_ms`."""
+        """Let each producer count as last seen at `now_ms`, unless it was seen later."""
         for entry in self.producers.values():
             entry.last_seen_ms = max(entry.last_seen_ms, now_ms)
 
@@ -346,7 +346,7 @@ class ProducerState:
     def from_bytes(cls, data: bytes, now_ms: int) -> ProducerState:
         """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered.
 
-        In a snapshot of an earlier release, whose times are not to be relied on, all producers count as seen `now_ms`.
+        In a snapshot of an earlier release, whose times are not reliable, all producers count as seen at `now_ms`.
         """
         magic, body = data[:4], data[8:]
         known = (_SNAPSHOT_MAGIC, _SNAPSHOT_WITH_TRANSACTIONS, _SNAPSHOT_WITH_TIMES)

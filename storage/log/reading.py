@@ -59,7 +59,7 @@ class RecentSegments:
         self._recent.clear()
 
     def release_others(self, segments: list[Segment]) -> None:
-        """Close the segments that a walk over all has opened beside these."""
+        """Close those of `segments` that are not among the recent ones, after a walk over all."""
         for segment in segments:
             if segment.sealed and segment.base_offset not in self._recent:
                 segment.release()
@@ -71,7 +71,7 @@ def place_of(segments: list[Segment], offset: int) -> int:
 
 
 def spans(segments: list[Segment], offset: int, max_bytes: int, upper: int) -> list[Span]:
-    """Whole batches from the one that holds `offset`, with the log's segments in order.
+    """Whole batches from the one that holds `offset` on; `segments` are the log's, in order.
 
     At least one batch if one ends at or below `upper`, then as many as fit into `max_bytes`.
     """
@@ -122,7 +122,7 @@ def whole_batch(segments: list[Segment], offset: int) -> Span:
 def verify(span: Span, data: bytes, epochs: EpochHistory) -> int:
     """How many bytes of `data`, read from `span`, are whole batches with right CRCs, offsets and epochs.
 
-    All of them, or those before the first damaged batch; LogDamaged where that is the first.
+    All of them, or those before the first damaged batch; LogDamaged if the first batch is damaged.
     """
     path, position, expected, end = span.segment.path, span.position, span.first_offset, 0
     reason = "a batch is cut off"
@@ -143,9 +143,9 @@ def verify(span: Span, data: bytes, epochs: EpochHistory) -> int:
 
 
 def behind(segment: Segment, position: int, offset: int) -> int:
-    """The first offset that can be read again behind the damaged batch at `position`, which begins at `offset`.
+    """The first offset that can be read again after the damaged batch at `position`, which begins at `offset`.
 
-    Where the batch's header fits to what follows it, that is the next batch; else the next one that the index knows,
+    If the batch's header agrees with what follows it, that is the next batch; else the next one that the index knows,
     or the next segment.
     """
     end = segment.next_offset
@@ -161,13 +161,13 @@ def behind(segment: Segment, position: int, offset: int) -> int:
 
 
 def _candidates(segment: Segment, position: int, offset: int) -> Iterator[tuple[int, int]]:
-    """Where batches may begin behind a damaged one, and at which offsets, nearest first."""
+    """Where batches may begin after a damaged one, as (position, offset), nearest first."""
     try:
         header = parse_header(segment.read(position, HEADER_BYTES))
         if header.base_offset <= offset < header.next_offset:
             yield position + header.size, header.next_offset
     except (CorruptBatch, LogDamaged):
-        pass  # nothing in it can be believed
+        pass  # nothing in it can be trusted
     index = segment.offset_index()
     for relative, place in zip(index.offsets, index.positions, strict=True):
         if place > position and segment.base_offset + relative > offset:
@@ -175,7 +175,7 @@ def _candidates(segment: Segment, position: int, offset: int) -> Iterator[tuple[
 
 
 def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, upper: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or behind offset `start` that is not older than `timestamp`."""
+    """(offset, timestamp) of the first record at or after `start` that is not older than `timestamp`, or None."""
     for segment in segments:
         if segment.next_offset <= start or segment.max_timestamp < timestamp:
             continue
@@ -194,7 +194,7 @@ def offset_for_timestamp(segments: list[Segment], timestamp: int, start: int, up
 
 
 def _times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
-    """Offset and timestamp of a batch's records; none of a body that does not open. Raises LogDamaged."""
+    """(offset, timestamp) of each record of a batch; nothing for a body that does not open. Raises LogDamaged."""
     data = segment.read(position, header.size)
     try:
         check_crc(data, 0, header)
@@ -292,8 +292,8 @@ class ReadableLog:
     def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
         """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
 
-        At least one batch even if it exceeds `max_bytes`; empty at the end. Only those before a damaged batch; raises
-        LogDamaged where that is the first, and OffsetOutOfRange.
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Stops before a damaged batch; raises
+        LogDamaged if the first one is damaged, and OffsetOutOfRange.
         """
         parts: list[bytes] = []
         for span in self._spans(offset, max_bytes, upper):
@@ -315,7 +315,7 @@ class ReadableLog:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def read_part(self, offset: int, start: int, size: int) -> bytes:
-        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer where it ends.
+        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer at its end.
 
         They are not verified, because the CRC is that of the whole batch: the reader has to have sums of its own.
         Raises OffsetOutOfRange, LogDamaged.
@@ -344,7 +344,7 @@ class ReadableLog:
         return found
 
     def _located(self, damage: LogDamaged, offset: int) -> LogDamaged:
-        """The same with the first offset behind `offset` that can be read again."""
+        """The same error, with the first offset after `offset` that can be read again."""
         if damage.next_offset > offset:
             return damage
         segment = self.segments[place_of(self.segments, offset)]
@@ -354,7 +354,7 @@ class ReadableLog:
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None.
 
-        A batch whose body does not open is passed over, as its records have no times. Raises LogDamaged.
+        A batch whose body does not open is skipped: the times of its records are not known. Raises LogDamaged.
         """
         self._require_open()
         found = offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
@@ -364,7 +364,7 @@ class ReadableLog:
     def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
         """The first batch from `offset` on, below `upper`, that may hold a record within these times.
 
-        Looks at `batches_max` batches at most, of each at its header and its timestamps. Raises OffsetOutOfRange.
+        Looks at the headers and the timestamps of at most `batches_max` batches. Raises OffsetOutOfRange.
         """
         self._require_open()
         if not self.log_start_offset <= offset <= self.log_end_offset:

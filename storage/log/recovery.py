@@ -1,12 +1,11 @@
 """Open the files of a partition after a clean close or a crash.
 
 Called by `PartitionLog.open` alone. After a clean close only the tail of each segment is read. After a crash every
-segment from the recovery point on is scanned batch by batch (header, CRC, offset, leader epoch): a bad tail above the
-recovery point and the kept high watermark is cut and reported; any error below one of them raises LogDamaged before a
-single batch is changed. Of a large
-segment that holds the recovery point, the part before it is trusted, like the segments before, when index and producer
-snapshot reach near enough to it. The scan also rebuilds the indexes and replays producer state. On return, all retained
-records are on disk.
+segment from the recovery point on is scanned batch by batch (header, CRC, offset, leader epoch). A bad tail above both
+the recovery point and the kept high watermark is cut and reported; any error below one of them raises LogDamaged before
+a single batch is changed. In a large segment that holds the recovery point, the part before that point is trusted, like
+the segments before, if index and producer snapshot reach near enough to it. The scan also rebuilds the indexes and
+replays producer state. On return, all retained records are on disk.
 """
 
 from __future__ import annotations
@@ -68,12 +67,12 @@ class Recovery:
         point = checkpoints.read_recovery_point()
         self.recovery_point = point or 0
         self.point_known = point is not None
-        """Otherwise any of the records may have been synced, and nothing is cut."""
+        """Whether the recovery point is known; if not, any record may have been synced, and nothing is cut."""
         self.log_start = checkpoints.read_log_start()
         committed = 0 if end_in_doubt else kept_watermark(folder)
         self.whole_to = max(self.recovery_point, committed if committed > self.log_start else 0)
-        """Everything below was synced, or committed: where it is missing, the log is damaged. What is committed lies
-        below the start of a log only while that is dropped, to begin there again."""
+        """Everything below was synced, or committed: if it is missing, the log is damaged. The kept high watermark lies
+        below the log start only while the log is being dropped, to begin there again; then it does not count."""
         known = checkpoints.read_epochs()
         self.epochs = known if known is not None else EpochHistory()
         self.epochs_known = known is not None
@@ -158,7 +157,7 @@ class Recovery:
         self._check_aborted(self.segments[: min(count, len(self.segments) - 1)])
 
     def _check_aborted(self, segments: list[Segment]) -> None:
-        """Read each index of aborted transactions; make those again from the batches that are damaged."""
+        """Read each index of aborted transactions, and rebuild the damaged ones from the batches."""
         damaged: set[int] = set()
         for segment in [each for each in segments if each.has_aborted]:
             try:
@@ -171,12 +170,12 @@ class Recovery:
             self.report.indexes_rebuilt += len(damaged)
 
     def _load_producers(self, upto: int, count: int) -> None:
-        """Producer state from the newest snapshot not above `upto`, and the first `count` segments behind it."""
+        """Producer state from the newest snapshot not above `upto`, and the batches after it in `count` segments."""
         start = self.segments[0].base_offset
         self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto, self.now_ms)
         if start > 0 and self.producers == ProducerState():
-            # Those above know where transactions began whose first batches are removed, which from here on nothing
-            # knows. A later recovery that read one would find other aborted transactions than the indexes of this life.
+            # Snapshots above know where transactions began whose first batches are removed; the state from here on does
+            # not. A later recovery from one of them would find other aborted transactions than the new indexes have.
             self.checkpoints.remove_snapshots_above(upto)
         replay(self.segments[:count], self.producers, self.snapshot_offset, self.now_ms)
 
@@ -207,8 +206,8 @@ class Recovery:
         try:
             self.checkpoints.write_end_cut(reason)
         except DiskFull:
-            # A log on a full disk must still be readable. Only a life that dies before it reports the cut needs the
-            # note.
+            # A log on a full disk must still be readable. The note matters only if this incarnation dies before it
+            # reports the cut.
             logger.warning("%s: the cut of its end is not noted, because the disk is full", self.folder.name)
 
     def _scan_from(self, first: int) -> _Damage | None:
@@ -231,7 +230,10 @@ class Recovery:
         return None
 
     def _keep_aborted(self, segment: Segment) -> None:
-        """Check those of a scanned segment that has a successor. The file is there, and a full disk takes no other."""
+        """Check the aborted transactions of a scanned segment that has a successor.
+
+        Their file is there, and is written only if it is wrong: a full disk would refuse it.
+        """
         found = self.producers.transactions.aborted
         try:
             is_right = is_as_good(segment.aborted(), found)
@@ -261,7 +263,7 @@ class Recovery:
         return segment.size
 
     def _scan(self, segment: Segment) -> str | None:
-        """Accept every good batch behind the known ones; returns why it stopped before the end of the file, or None."""
+        """Accept every good batch after the known ones; returns why it stopped before the end of the file, or None."""
         file_size, room = segment.file_size(), _SCAN_BYTES
         # Uses more of the disk's queue than one read.
         filesystem.posix_fadvise(segment.fd, segment.size, 0, os.POSIX_FADV_WILLNEED)
@@ -366,13 +368,13 @@ def check_epoch(epochs: EpochHistory, header: BatchHeader, log_start: int = 0) -
 
 
 def remake_aborted(segments: list[Segment], damaged: set[int]) -> None:
-    """Make the indexes of aborted transactions again of the segments with these base offsets, from all batches.
+    """Rebuild the index of aborted transactions of each segment with a base offset in `damaged`, from all batches.
 
     `segments` are those of the log from its start on. Raises LogDamaged, StorageIoError, DiskFull.
     """
     state = ProducerState()
     for segment in segments:
-        replay([segment], state, 0, 0)  # when producers wrote last is not kept
+        replay([segment], state, 0, 0)  # time 0: this state is dropped, so it need not know when producers wrote
         if segment.base_offset in damaged:
             segment.keep_aborted(state.transactions.aborted)
         segment.release()

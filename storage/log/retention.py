@@ -20,9 +20,9 @@ from raylog.storage.log.segment import DELETED, TXN_INDEX, Segment
 def removable(segments: list[Segment], config: LogConfig, now_ms: int, high_watermark: int, log_start: int) -> int:
     """How many segments from the start may be removed; all of them only if the active one holds records.
 
-    A segment goes when it ends at or below the high watermark and it lies below the log start, or its youngest record
-    is older than retention.ms, or the log without it still holds retention.bytes. One without a record that has a time,
-    of markers alone, is as old as itself.
+    A segment that ends at or below the high watermark is removed for one of three reasons: it lies below the log start;
+    its youngest record is older than retention.ms; or the log without it still holds retention.bytes. The age of a
+    segment without a record that has a time, of markers alone, counts from `created_ms`.
     """
     left = sum(segment.size for segment in segments)
     count = 0

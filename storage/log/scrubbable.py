@@ -1,4 +1,4 @@
-"""The part of a partition log that has its batches read again: what to read, and what to do about what was found.
+"""The part of a partition log for scrubbing: which batches are read again, and the repair of what was found.
 
 `PartitionLog` adds the rest. All calls in the owner's thread; the reading itself (`scrub/slices`) runs in another.
 """
@@ -38,7 +38,7 @@ class ScrubbableLog(CleanableLog):
         return found
 
     def order_scrub(self, place: Place, size: int, newest: int) -> ScrubOrder | None:
-        """A slice of about `size` bytes from this place on; None where there is none any more.
+        """A slice of about `size` bytes from this place on; None if there is nothing to read there any more.
 
         `newest`: the largest timestamp of the batches before it in its segment. Raises LogClosed.
         """
@@ -63,7 +63,7 @@ class ScrubbableLog(CleanableLog):
         )
 
     def confirm_damage(self, found: LogDamaged) -> LogDamaged | None:
-        """The damage at this place as the log meets it now; None where there is none, or not in what is kept.
+        """Read the place again: the damage that is there now; None if there is none, or only below the log start.
 
         It may have been cut, cleaned or removed since. Raises StorageIoError, DescriptorsExhausted.
         """
@@ -91,7 +91,7 @@ class ScrubbableLog(CleanableLog):
         return None
 
     def remake_indexes(self, place: Place, why: str) -> bool:
-        """Make the indexes of a sealed segment again; False where it is none any more.
+        """Rebuild the indexes of a sealed segment; False if there is no such segment any more.
 
         Raises LogDamaged, StorageIoError.
         """
@@ -104,7 +104,10 @@ class ScrubbableLog(CleanableLog):
         return True
 
     def remake_aborted(self, place: Place) -> bool:
-        """Make a segment's file of aborted transactions again, if it is damaged. Raises LogDamaged, StorageIoError."""
+        """Rebuild a segment's file of aborted transactions, if it is damaged; False if there is no such file any more.
+
+        Raises LogDamaged, StorageIoError.
+        """
         segment = self._segment_at(place.base)
         if segment is None or not segment.has_aborted or segment is self.segments[-1]:
             return False
@@ -115,7 +118,7 @@ class ScrubbableLog(CleanableLog):
     def write_again(self, names: list[str]) -> int:
         """Write small files again that are damaged on the disk; returns how many. Raises DiskFull, StorageIoError.
 
-        A snapshot of producers is removed: an older one and the batches behind it have the same.
+        A snapshot of producers is removed instead: an older one and the batches after it give the same state.
         """
         self._require_open()
         for name in names:

@@ -75,14 +75,14 @@ class Segment:
         self.size = 0
         self.synced_size = 0
         self.cut_unsynced = False
-        """A failed append was rolled back, and a loss of power may restore its bytes."""
+        """Whether a failed append was rolled back and not synced: a loss of power may restore its bytes."""
         self.max_timestamp = NO_TIMESTAMP
         self.created_ms = created_ms
         """Wall clock at its first batch, or when the log was opened if that is later."""
         self.index_interval = index_interval
         self.sealed = False
         self.has_aborted = False
-        """It has a file of aborted transactions."""
+        """Whether it has a file of aborted transactions."""
         self._aborted: list[AbortedTxn] | None = None
         self._fd = -1
         self._syncing = -1
@@ -91,6 +91,7 @@ class Segment:
         """The size at which a growing segment writes its indexes next."""
         self._indexes: tuple[OffsetIndex, TimeIndex] | None = None
         self._since_index = 0
+        """Bytes since the last entry of the indexes."""
         self._recent: dict[int, int] = {}
         """Base offset to position of the last appended batches: a reader at the end begins and ends at one of them."""
 
@@ -162,7 +163,7 @@ class Segment:
     # --- appending -------------------------------------------------------------------------------------------------
 
     def write(self, data: bytes | bytearray | memoryview) -> int:
-        """Write bytes behind the end without making them part of the segment yet; on an OSError none of them stay."""
+        """Write bytes after the end without making them part of the segment yet; on an OSError none of them stay."""
         try:
             return write_at(self._fd, data, self.size)
         except OSError:
@@ -231,7 +232,10 @@ class Segment:
         return self._aborted or []
 
     def keep_aborted(self, entries: list[AbortedTxn]) -> None:
-        """Write their file, before the segment gets a successor; durable on return. Raises DiskFull, StorageIoError."""
+        """Write the file of aborted transactions, before the segment gets a successor; durable on return.
+
+        Raises DiskFull, StorageIoError.
+        """
         if entries or self.has_aborted:
             self.has_aborted = write_aborted(self.sibling(TXN_INDEX), entries)
             self._aborted = None
@@ -268,7 +272,7 @@ class Segment:
                 filesystem.close(fd)
 
     def drop_cached(self) -> None:
-        """Drop the page cache behind the end (`size`), so that it is read from the disk.
+        """Drop the page cache after the end (`size`), so that these bytes are read from the disk.
 
         A failed sync leaves pages in the cache that look clean and never reached the disk; the kernel reports that
         once, perhaps to a process that has exited. Dirty pages are written first, because only clean ones can be
@@ -290,8 +294,8 @@ class Segment:
     def resume(self, below: int) -> None:
         """Trust the index files for the part before the last indexed batch that begins below offset `below`.
 
-        The caller checks the batches from there on. Raises OSError or IndexDamaged, with all state reset: also where
-        that part is so small that it is better read, because reading finds damage.
+        The caller checks the batches from there on. Raises OSError or IndexDamaged; also if that part is so small that
+        it is better read, because reading finds damage.
         """
         index = OffsetIndex.from_bytes(read_bytes(self.sibling(INDEX)), self.file_size())
         times = TimeIndex.from_bytes(read_bytes(self.sibling(TIME_INDEX)))
@@ -390,8 +394,8 @@ class Segment:
     def limit(self, position: int, first: int, max_bytes: int, upper: int, *, at_least_one: bool) -> tuple[int, int]:
         """The end of a read from `position`, where offset `first` begins: batches that end at or below `upper`.
 
-        Returns that position and the offset behind it. No more than `max_bytes`, except for the first batch with
-        `at_least_one`; and only up to a damaged header, unless that is the first.
+        Returns (end position, offset there). No more than `max_bytes`, except for the first batch with `at_least_one`.
+        Ends before a damaged header; raises LogDamaged if that is the first.
         """
         if self.size - position <= max_bytes and self.next_offset <= upper:
             return self.size, self.next_offset
@@ -417,7 +421,7 @@ class Segment:
         return end, first
 
     def largest_timestamp(self, upper: int) -> int:
-        """The largest batch timestamp among batches below offset `upper`; NO_TIMESTAMP where there are none."""
+        """The largest timestamp of the batches below offset `upper`; NO_TIMESTAMP if there are none."""
         if self.next_offset <= upper:
             return self.max_timestamp
         known = self.indexes()[1].largest_below(upper - self.base_offset)

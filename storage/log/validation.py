@@ -1,7 +1,7 @@
 """Validation of a payload before an append: whole batches, right CRCs, lengths within limits.
 
-Called by `PartitionLog` for every append. Reads headers, checks the CRC, and looks at the structure of bodies; it opens
-those alone whose topic is compacted or has a codec of its own.
+Called by `PartitionLog` for every append. Reads headers, checks CRCs, and checks the structure of bodies. It opens
+compressed bodies up to a bound, and all bodies if the topic is compacted or has a codec of its own.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _records_max(header: BatchHeader, config: LogConfig) -> int:
 def rewrite(
     payload: Buffer, batches: list[PlacedHeader], config: LogConfig, now_ms: int, rules: Rewriting
 ) -> tuple[Rewritten, list[PlacedHeader]]:
-    """Change checked batches by these rules; by the configuration, a batch may be no larger after that, either.
+    """Change checked batches by these rules; a changed batch must not be larger than max.message.bytes, either.
 
     The payload of the result is writable. Raises RecordTooLarge, UnsupportedCompression, InvalidRecord.
     """

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 SLICE_BYTES: Final = 4 << 20
 """How much is read at once, or one batch if that is larger: some milliseconds of a thread."""
 AHEAD_MAX_MS: Final = 86_400_000
-"""How far ahead turns are given. A later one is of an earlier start of the machine, or of a rate that was lower."""
+"""Farthest that turns are given ahead; a later one dates from before a restart of the machine, or from a lower rate,
+and is ignored."""
 FUTURE_MS: Final = 86_400_000
-"""A pass that ended so far in the future has a time of a clock that was wrong."""
+"""A pass that ended more than this in the future was timed by a wrong clock."""
 
 
 class Stretch(NamedTuple):
@@ -39,12 +40,12 @@ START: Final = Place(-1, 0, -1)
 
 @dataclass(frozen=True, slots=True)
 class Passes:
-    """How far the passes over one log are. Times are of the time of day, in milliseconds."""
+    """How far the passes over one log are. Times are those of the wall clock, in milliseconds since 1970."""
 
     last_ms: int = 0
-    """When the last one ended; 0 = none has."""
+    """When the last pass ended; 0 = none has."""
     place: Place | None = None
-    """Where the pass that runs goes on; None = none runs."""
+    """Where the running pass continues; None = none runs."""
 
     def is_due(self, now_ms: int, interval_ms: int) -> bool:
         """Whether a pass runs, or one should begin."""
@@ -53,9 +54,9 @@ class Passes:
         return now_ms - self.last_ms >= interval_ms or self.last_ms - now_ms > FUTURE_MS
 
     def next_place(self, log: Sequence[Stretch]) -> Place | None:
-        """Return where to read on in a log with these segments; None = the pass is at its end.
+        """Return where to continue reading in a log with these segments; None = the pass is at its end.
 
-        A segment that was removed is passed over; one that a cleaner has put in the place of others is read whole.
+        A segment that was removed is skipped; one that a cleaner has put in the place of others is read whole.
         """
         at = self.place or START
         for stretch in log:
@@ -75,21 +76,21 @@ class Passes:
 
 
 def behind(place: Place, log: Sequence[Stretch]) -> Place:
-    """Return the place behind the segment of this one: nothing more of that is read in this pass."""
+    """Return the place after the segment of this one: nothing more of that segment is read in this pass."""
     end = next((stretch.end for stretch in log if stretch.base == place.base), place.offset)
     return Place(place.base, 1 << 62, end)
 
 
 def slice_bytes(place: Place, log: Sequence[Stretch]) -> int:
-    """Return about how much the slice at this place is."""
+    """Return the size of the slice at this place, in bytes; it may end a little later, with a batch."""
     left = next((stretch.size_bytes - place.position for stretch in log if stretch.base == place.base), 0)
     return max(0, min(SLICE_BYTES, left))
 
 
 def take_turn(now_ms: int, free_ms: int, size_bytes: int, bytes_per_s: int) -> tuple[int, int]:
-    """Return when a slice may be read, and from when on the next turn may be taken.
+    """Return (when a slice may be read, from when on the next turn may be taken), in milliseconds.
 
-    ``free_ms``: what the last call returned so. Over any time no more is read than the rate allows, but for one slice.
+    ``free_ms``: the second value of the last call. Over any span of time the rate is exceeded by at most one slice.
     """
     begins_ms = now_ms if free_ms - now_ms > AHEAD_MAX_MS else max(now_ms, free_ms)
     return begins_ms, begins_ms - (-size_bytes * 1000 // bytes_per_s)

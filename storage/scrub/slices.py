@@ -30,7 +30,7 @@ from raylog.storage.transactions.aborted_file import read_aborted
 
 CHECKPOINT: Final = "scrub-checkpoint"
 CHUNK_BYTES: Final = 64 << 10
-"""Read at once: between two chunks the event loop gets its turn, and one holds few headers."""
+"""Bytes read at once: between two chunks the event loop gets its turn, and a chunk holds few headers."""
 LARGE_CHUNK_BYTES: Final = 1 << 20
 
 
@@ -43,7 +43,7 @@ class ScrubOrder(NamedTuple):
     end: int
     """Byte of the file up to which it holds synced batches."""
     last: int
-    """Offset behind the last of them."""
+    """Offset after the last of them."""
     newest: int
     """Largest timestamp of the batches before; NO_TIMESTAMP = there are none."""
     epochs: tuple[tuple[int, int], ...]
@@ -59,6 +59,7 @@ class Scrubbed(NamedTuple):
     place: Place
     """Where the slice ended."""
     newest: int
+    """Largest timestamp of the segment's batches up to there."""
     bytes_read: int
     damage: LogDamaged | None = None
     """Batches that are not as they were written."""
@@ -96,7 +97,7 @@ def scrub(order: ScrubOrder) -> Scrubbed:
 def _batches(order: ScrubOrder) -> Iterator[tuple[int, BatchHeader]]:
     """Each (position, header) of the slice, with its CRC, offset and epoch checked. Raises LogDamaged, StorageIoError.
 
-    Batches below the log's start are passed over with their headers alone.
+    Of batches below the log's start only the headers are read.
     """
     position, expected = order.place.position, order.place.offset
     epochs, stop = EpochHistory(order.epochs), min(order.end, order.place.position + order.size)
@@ -137,7 +138,7 @@ def _open(order: ScrubOrder) -> int:
 
 
 def _check_crc(fd: int, position: int, header: BatchHeader, begun: memoryview) -> None:
-    """CorruptBatch unless the batch at `position`, of which a chunk begins here, has a right CRC.
+    """CorruptBatch unless the batch at `position` has a right CRC; `begun`: the first bytes of it that were read.
 
     Never more than a chunk is in memory: a flipped bit in its length must not take a gigabyte.
     """
@@ -169,7 +170,10 @@ def _wrong_files(order: ScrubOrder) -> str:
 
 
 def _disagreement(order: ScrubOrder, batches: Sequence[tuple[int, int, int]]) -> str:
-    """What the indexes have wrong of these batches, (position, offset, largest timestamp before), and their end."""
+    """Where the indexes disagree with these batches, as a sentence; empty = nowhere.
+
+    `batches`: (position, offset, largest timestamp before) of each, and of their end.
+    """
     positions = [position for position, _, _ in batches]
     offsets = [offset - order.place.base for _, offset, _ in batches]
     try:
@@ -197,7 +201,7 @@ def _is_aborted_wrong(order: ScrubOrder) -> bool:
 
 
 def read_passes(folder: Path) -> Passes:
-    """How far the passes over the log in this folder are; as if there had been none where the note is damaged."""
+    """How far the passes over the log in this folder are; none so far if the checkpoint is missing or damaged."""
     text = read_text(folder / CHECKPOINT) or ""
     body, _, crc = text.rpartition(" ")
     if crc != _crc(body):

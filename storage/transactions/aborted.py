@@ -1,7 +1,7 @@
 """The aborted transactions of a segment, and their file `<base offset>.txnindex`.
 
 A segment lists those whose markers it holds, in the order of the markers. The file is written before the segment gets a
-successor, and only where there is one to list: 32 bytes each, then a CRC-32C. `find` looks through a list. Pure.
+successor, and only if there is one to list: 32 bytes each, then a CRC-32C. `find` searches a list. Pure.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class AbortedTxn(NamedTuple):
     producer_id: int
     first_offset: int
     last_offset: int
-    """Of its marker."""
+    """The offset of its marker."""
     last_stable_offset: int
-    """Where the oldest transaction began that was open then; behind the marker if none was. Every transaction that
-    ends later begins at or behind it."""
+    """First offset of the oldest transaction that was open then, or the offset after the marker if none was. Every
+    transaction that ends later begins at or after it."""
 
 
 def find(entries: Sequence[AbortedTxn], start: int, upper: int, found: list[AbortedTxn]) -> bool:
@@ -44,10 +44,11 @@ def find(entries: Sequence[AbortedTxn], start: int, upper: int, found: list[Abor
 
 
 def is_as_good(kept: Sequence[AbortedTxn], found: Sequence[AbortedTxn]) -> bool:
-    """Whether `kept` may stay for `found`: the same transactions, with last stable offsets that are as high at most.
+    """Whether the entries of a file, `kept`, may stay although the batches now give `found`.
 
-    They are lower where a transaction was open then whose first records were removed since. A lower one lets `find`
-    look further than it has to; a higher one would let it miss transactions.
+    They may if they are the same transactions, with last stable offsets that are not higher. An offset is lower if a
+    transaction was open then whose first records were removed since. A lower one lets `find` look further than it has
+    to; a higher one would let it miss transactions.
     """
     return [entry[:3] for entry in kept] == [entry[:3] for entry in found] and all(
         before.last_stable_offset <= now.last_stable_offset for before, now in zip(kept, found, strict=True)

@@ -11,7 +11,7 @@ from raylog.storage.transactions.aborted import AbortedTxn, from_bytes, to_bytes
 
 
 def read_aborted(path: Path, base_offset: int) -> list[AbortedTxn]:
-    """The entries. Raises LogDamaged where the file is missing or altered, StorageIoError, DescriptorsExhausted."""
+    """The entries. Raises LogDamaged if the file is missing or altered, StorageIoError, DescriptorsExhausted."""
     try:
         return from_bytes(read_bytes(path))
     except (FileNotFoundError, CorruptBatch) as error:

@@ -1,4 +1,4 @@
-"""The part of a partition log that ends transactions, and states what readers of committed records may have.
+"""The part of a partition log that ends transactions, and states what readers of committed records may read.
 
 `PartitionLog` adds the rest. All calls in the owner's thread.
 """
@@ -52,15 +52,15 @@ class TransactionalLog(ReadableLog):
         return self._closed_because is not None
 
     def count_producers_as_seen(self, now_ms: int) -> None:
-        """Have producers that send nothing from here on forgotten only after their whole time."""
+        """Restart the idle time of all producers, after which those that send nothing are forgotten."""
         self.producers.count_as_seen(now_ms)
 
     def transaction_of(self, payload: Buffer) -> tuple[int, int, bool] | None:
-        """Producer id and epoch of the payload's batches of a transaction, and whether their append would open it here.
+        """(Producer id, epoch, whether an append would open the transaction here) of the payload's transaction.
 
-        None = no batch is of a transaction. Those that an append refuses, as their epoch has passed, are left out. Read
-        up to the first header that is malformed: behind such a one nothing is stored. Raises InvalidRecord where the
-        batches are of several transactions.
+        None = no batch belongs to one. Batches of an old epoch are left out, as an append refuses them. Read up to the
+        first header that is malformed: a payload with such a header is refused. Raises InvalidRecord if the batches
+        belong to several transactions.
         """
         if not is_transactional(payload):
             return None
@@ -104,12 +104,12 @@ class TransactionalLog(ReadableLog):
         return bool(self.producers.transactions.open)
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
-        """Where the oldest transaction begins that is not ended below the high watermark; None without one."""
+        """First offset of the oldest transaction that has not ended below the high watermark; None without one."""
         first = self.producers.transactions.first_unstable(high_watermark)
         return first if first is None else max(first, self.log_start_offset)
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Readers of committed records get what lies below (exclusive)."""
+        """The last stable offset: readers of committed records get what lies below it."""
         first = self.producers.transactions.first_unstable(high_watermark)
         return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
 
@@ -141,7 +141,7 @@ class TransactionalLog(ReadableLog):
         return found
 
     def _aborted_of(self, segment: Segment) -> list[AbortedTxn]:
-        """The same of one segment; its file is made again where it is damaged: the batches have all that it holds."""
+        """The aborted transactions of a segment; a damaged file is rebuilt: the batches have all that it holds."""
         try:
             return segment.aborted()
         except LogDamaged as damage:

@@ -29,12 +29,12 @@ class Transactions:
         self.open: dict[int, int] = {}
         """First offset of each open transaction; the oldest one is first."""
         self.ended: dict[int, Ended] = {}
-        """The last one of each producer, by the order of the markers. The one before it has its marker at every
-        in-sync replica: a producer's next transaction waits for that."""
+        """The last ended transaction of each producer, in the order of the markers. One suffices: a producer's next
+        transaction waits until every in-sync replica has the marker of the one before."""
         self.coordinator_epochs: dict[int, int] = {}
-        """The highest that has written a marker of this producer; -1 = only an administrator has."""
+        """Highest coordinator epoch that has written a marker of each producer; -1 = only an administrator has."""
         self.aborted: list[AbortedTxn] = []
-        """Those whose markers lie in the active segment."""
+        """The aborted transactions whose markers lie in the active segment."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Transactions) and self.fields() == other.fields()
@@ -64,7 +64,7 @@ class Transactions:
             self.aborted.append(AbortedTxn(producer_id, first, offset, stable))
 
     def first_unstable(self, high_watermark: int) -> int | None:
-        """Where the oldest transaction begins that is not ended below the high watermark; None without one."""
+        """First offset of the oldest transaction that has not ended below the high watermark; None without one."""
         first = next(iter(self.open.values()), None)
         for ended in reversed(self.ended.values()):
             if ended.marker_offset < high_watermark:
@@ -74,7 +74,7 @@ class Transactions:
         return first
 
     def begin_segment(self, base_offset: int) -> None:
-        """Keep only those aborted transactions whose markers lie at or behind `base_offset`."""
+        """Keep only those aborted transactions whose markers lie at or after `base_offset`."""
         if self.aborted and self.aborted[0].last_offset < base_offset:
             self.aborted = [entry for entry in self.aborted if entry.last_offset >= base_offset]
 
@@ -91,7 +91,7 @@ class Transactions:
         self.aborted = []
 
     def fields(self) -> tuple[Any, ...]:
-        """What a snapshot keeps."""
+        """The fields that a snapshot keeps, in the order in which `of` takes them."""
         ended = [(producer_id, *place) for producer_id, place in self.ended.items()]
         return sorted(self.coordinator_epochs.items()), list(self.open.items()), ended, list(self.aborted)
 

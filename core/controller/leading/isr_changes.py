@@ -29,7 +29,7 @@ class IsrChanges:
     """Commits or refuses the proposals of leaders: another ISR, or another leader."""
 
     def __init__(self, liveness: Liveness) -> None:
-        """Leadership follows by ``liveness``."""
+        """``liveness`` commits what is decided, and elects."""
         self._liveness = liveness
 
     # ------------------------------------------------------------ ISR
@@ -89,9 +89,9 @@ class IsrChanges:
 
 
 def checked_proposal(event: IsrChangeReceived | SleepProposed, decision: ControllerDecision) -> PartitionState:
-    """Return the state that a leader's proposal is about: it is the one that the leader knows, and it leads there.
+    """Return the state of the proposal's partition, if the sender leads it and knows its newest state.
 
-    Raises StaleBrokerEpoch, FencedLeaderEpoch, NotController, InvalidUpdateVersion and InvalidRequest otherwise.
+    Otherwise raises StaleBrokerEpoch, FencedLeaderEpoch, NotController, InvalidUpdateVersion or InvalidRequest.
     """
     state, place = known_replica(decision.image, event.topic_id, event.partition, event.broker)
     session = decision.sessions.get(event.session)

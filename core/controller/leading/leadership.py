@@ -138,7 +138,7 @@ def eligible(
 
 
 def woken(state: PartitionState) -> PartitionState:
-    """Return a partition that slept as it is once it wakes, before its replicas run: without a leader."""
+    """Return the state of a sleeping partition once it is woken, before its replicas run: without a leader."""
     return replace(state, asleep=None, leader=NO_LEADER, partition_epoch=PartitionEpoch(state.partition_epoch + 1))
 
 

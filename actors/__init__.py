@@ -1,6 +1,6 @@
 """The shells: Ray actors around the pure core, one asyncio endpoint each.
 
-The ``server.py`` modules hold plain asyncio objects that run without Ray (tests do so);
-``processes/ray_actors.py`` turns them into Ray actors. Shells decide nothing: they feed events to a state machine of
-``raylog.core`` and carry out its effects.
+The ``server.py`` modules hold plain asyncio objects, which run without Ray in tests; ``processes/ray_actors.py`` turns
+them into Ray actors. Shells decide nothing: they feed events to a state machine of ``raylog.core`` and carry out its
+effects.
 """

@@ -1,8 +1,9 @@
 """Constructor arguments of the actors: plain values that Ray can pickle. Made by brokers and
 ``raylog.launch.cluster``.
 
-``secret`` names the files of the secrets (:class:`raylog.rpc.auth.secret_files.SecretFiles`) in every specification
-that Ray gets, because Ray keeps those. ``allow_plaintext``: the actor may listen beyond this machine without TLS.
+Ray keeps these specifications. So their ``secret`` names the files of the secrets
+(:class:`raylog.rpc.auth.secret_files.SecretFiles`), and has no value. ``allow_plaintext``: the actor may listen beyond
+this machine without TLS.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from raylog.rpc import Secret
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSpec:
-    """The controller: what the cluster was started with. Ray keeps it, so that the actor can go to another node.
+    """The controller: what the cluster was started with. Ray keeps it, so that the actor can move to another node.
 
-    ``data_directory`` is the cluster's, on the node where it was started.
+    ``data_directory``: the cluster's, on the node where it was started.
     """
 
     data_directory: Path
@@ -26,16 +27,16 @@ class ControllerSpec:
     cluster_id: str
     cluster_config: Mapping[str, str] = field(default_factory=dict)
     cluster_start: str = ""
-    """Names this start of the cluster; with the next one all settings count that were altered. Empty = not known."""
+    """Id of this start of the cluster; with the next start all altered settings take effect. Empty = not known."""
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
     voters: tuple[int, ...] = ()
-    """Brokers that found a new cluster. The controller queries them first for the metadata log, which may have moved.
+    """The first voters of the metadata log. The controller queries them first; the log may have moved since.
 
     Empty = the cluster exists, and any broker may hold the log.
     """
     quorum_timeout_s: float = 60.0
-    """How long the controller waits for a majority of voters before it gives up and is restarted."""
+    """How long the controller waits for a majority of voters before it fails and is restarted."""
     node_folder: Path | None = None
     """Data directory of the broker that every node with the resource ``raylog`` gets; None = only embedded brokers."""
 
@@ -52,7 +53,7 @@ class BrokerSpec:
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
     listeners: Mapping[str, str] = field(default_factory=dict)
-    """``listeners`` and ``advertised.listeners`` as this start was given them; the directory has those from before."""
+    """``listeners`` and ``advertised.listeners`` given to this start; the directory has those of earlier starts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,12 @@ class ReplicaSpec:
     catch_up_bytes_per_s: int = 0
     """How fast this replica may fetch while a reassignment adds it; 0 = as fast as it can."""
     as_of: int = -1
-    """Version of the metadata that the settings are of; a replica ignores those of an earlier one."""
+    """Version of the metadata that the settings come from; a replica ignores settings of an earlier version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpareSpec:
-    """A spare process without a replica yet: the file that will name its replica, and the settings that all share."""
+    """A spare process, without a replica yet: the file that will name its replica, and the settings of all spares."""
 
     role_file: Path
     data_directory: Path
@@ -88,7 +89,7 @@ class SpareSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorSpec:
-    """One group coordinator: the partition of the offsets topic that it answers for."""
+    """One coordinator: its kind, and the partition of its topic that it owns."""
 
     kind: str
     index: int
@@ -97,4 +98,4 @@ class CoordinatorSpec:
     host: str = "127.0.0.1"
     allow_plaintext: bool = False
     folder: Path | None = None
-    """The cluster's data directory; ports are kept there, on machines that have it. None = nowhere."""
+    """The cluster's data directory, where ports are kept on machines that have it. None = ports are not kept."""

@@ -1,6 +1,6 @@
-"""The time of day for everything that deletes, and for what is deleted by it later. Owned by shells.
+"""The time of day for retention and expiration, and for the timestamps that they compare with. Owned by shells.
 
-Retention, producer ids and group offsets go by it.
+Retention of records, expiration of producer ids and of group offsets use it.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ logger = logging.getLogger(__name__)
 
 
 class CarefulClock:
-    """Reads both clocks, passes them to the guard, and logs a jump."""
+    """Reads the wall clock and the clock since boot, lets the guard compare them, and logs a jump of the wall clock."""
 
     def __init__(
         self, name: str, *, since_boot: Callable[[], int] = since_boot_ns, wall: Callable[[], int] = wall_ns
     ) -> None:
-        """``name`` begins each line of the log; both clocks are read in nanoseconds."""
+        """``name`` begins each log line; both clocks return nanoseconds."""
         self._name = name
         self._since_boot_ns = since_boot
         self._wall_ns = wall
         self._guard = ClockGuard(since_boot_ms=since_boot() // 1_000_000, wall_ms=wall() // 1_000_000)
         self.jump_ms = 0
-        """How far the wall clock was off at the last check; 0 = it is trusted."""
+        """How far the wall clock had jumped at the last check; 0 = it is trusted."""
 
     def appending_ms(self) -> int:
         """Return the time of day to append with, in milliseconds since 1970.
 
-        It is never behind the time to delete by: while the wall clock is set back, the clock before counts. Otherwise
-        what comes meanwhile would be old when the clock is right again.
+        It is never behind :meth:`deleting_ms`: while the wall clock is set back, time continues as before the jump.
+        Otherwise records that come meanwhile would already be old when the clock is right again.
         """
         wall_ms = self._wall_ns() // 1_000_000
         trusted_ms = self._since_boot_ns() // 1_000_000 + self._guard.ahead_ms
-        return wall_ms if wall_ms > trusted_ms else trusted_ms  # on the path of every batch: without a call of `max`
+        return wall_ms if wall_ms > trusted_ms else trusted_ms  # on the path of every batch: faster than `max`
 
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""

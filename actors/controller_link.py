@@ -1,7 +1,7 @@
 """The connection that a replica, broker or coordinator keeps to the controller.
 
-It finds the controller, connects, registers, sends heartbeats, and starts over when the connection breaks. The rest of
-the actor keeps running: losing the controller stops no reads and no writes.
+It finds the controller, connects, registers and sends heartbeats, and starts over when the connection breaks. The rest
+of the actor keeps running: losing the controller stops neither reads nor writes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ SILENT_BEATS: Final = 3
 """After so many heartbeat intervals without a reply, the controller is looked up again."""
 ANSWER_TIMEOUT_S: Final = 10.0
 REACHED_WITHIN_S: Final = 5.0
-"""How long a call waits for a controller that is away: a restart takes less. It is half of what a call may take, so
-that a caller with the same deadline still gets the refusal, and not a timeout of its own."""
+"""How long a call waits until the controller is reached: a restart takes less. It is half of a call's usual timeout, so
+that a caller with that deadline still gets the refusal instead of a timeout of its own."""
 
 
 def known_first(place: Place | None, find: FindController) -> FindController:
-    """Return a search for the controller that returns a known place at first, and searches from the second time on.
+    """Return a search for the controller that first returns a known place, and from its second call on searches.
 
-    A process that a broker or the controller has just made need not search: each one that ever called the controller's
-    actor leaves 1 to 2 kB there, which Ray never gives back.
+    So a process that a broker or the controller has just made need not search through Ray: each process that ever
+    called the controller's actor leaves 1 to 2 kB there, which Ray never frees.
     """
     known = [] if place is None else [place]
 
@@ -52,7 +52,7 @@ def known_first(place: Place | None, find: FindController) -> FindController:
 
 
 class ControllerLink:
-    """Keeps one registered connection to the controller for as long as it is started."""
+    """Keeps one registered connection to the controller, from `start` to `stop`."""
 
     def __init__(
         self,
@@ -70,9 +70,9 @@ class ControllerLink:
     ) -> None:
         """``register`` runs first on every new connection; ``handler`` gets the requests that the controller sends.
 
-        ``on_superseded`` is called when the controller has registered a newer incarnation of this process; ``report``
-        returns the content of each heartbeat, ``on_answered`` gets it back with the controller's reply. ``on_change``
-        gets whether there is a registered connection from now on.
+        ``on_superseded`` is called when the controller has registered a newer incarnation of this process. ``report``
+        returns the content of each heartbeat; ``on_answered`` gets it back with the controller's reply. ``on_change``
+        is called with whether there is a registered connection now.
         """
         self._find = find
         self._name = name
@@ -115,9 +115,9 @@ class ControllerLink:
 
     @property
     def beat_due_s(self) -> float | None:
-        """When the next heartbeat is due, by the loop's clock; None while anything is under way with the controller.
+        """When the next heartbeat is due, by the loop's clock; infinity while the broker vouches for this process.
 
-        Infinity while the broker vouches for this process.
+        None without a connection, and while a call or a write to the controller is under way.
         """
         connection = self._connection
         is_open = connection is not None and self.is_connected and not connection.is_closed and connection.is_quiet
@@ -126,7 +126,7 @@ class ControllerLink:
         return math.inf if self._is_vouched_for and not self._is_in_doubt else self._beat_at_s + self.heartbeat_s
 
     def rested(self, for_s: float) -> None:
-        """This process was stopped for so long by its broker: the controller was not silent meanwhile."""
+        """Note that the broker had stopped this process for so long: the controller was not silent in that time."""
         self._rested_s += for_s
 
     async def wait_connected(self, timeout_s: float) -> None:
@@ -142,8 +142,8 @@ class ControllerLink:
     async def call(self, method: str, args: object, *, timeout_s: float) -> Reply:
         """Call the controller; waits for the connection within the same deadline, for REACHED_WITHIN_S at most.
 
-        Raises its refusals with ``is_remote`` set; NotController when it was not reached and nothing was sent; other
-        :class:`RaylogError` when the outcome is unknown.
+        Raises the controller's refusals with ``is_remote`` set; NotController when it was not reached and nothing was
+        sent; any other :class:`RaylogError` when the outcome is unknown.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -154,12 +154,12 @@ class ControllerLink:
         try:
             return await connection.call(method, args, timeout_s=max(0.001, deadline - loop.time()))
         except RequestTimedOut:
-            self._is_in_doubt = True  # does this connection still reach the controller? Heartbeats show it
+            self._is_in_doubt = True  # this connection may no longer reach the controller; heartbeats will show it
             self._stirred.set()
             raise
 
     def vouched_for(self, is_vouched_for: bool) -> None:
-        """Send no heartbeats from now on, because this process's broker vouches for it, or send them again."""
+        """Stop sending heartbeats, because this process's broker vouches for it, or send them again."""
         if is_vouched_for != self._is_vouched_for:
             self._is_vouched_for = is_vouched_for
             self._stirred.set()
@@ -212,18 +212,18 @@ class ControllerLink:
         return closed
 
     def _receive(self, request: Request) -> None:
-        """Hand on the controller's requests; those that arrive before the registration's reply wait for it."""
+        """Pass on the controller's requests; those that arrive before the reply to the registration wait for it."""
         if self._early is None:
             self._handler(request)
         else:
             self._early.append(request)
 
     async def _beat_until(self, connection: Connection, closed: asyncio.Event) -> None:
-        """Send heartbeats until the connection breaks, or until another controller is known to serve instead.
+        """Send heartbeats until the connection breaks, or until the controller is known to serve elsewhere.
 
-        A controller that vanished with its node, or a cut network, breaks no connection for a long time: the kernel
-        keeps retransmitting. So a process without replies looks the controller up, and connects to it. While its broker
-        vouches for this process, that one's heartbeats show that the controller replies, and nothing is sent here.
+        When the controller's node is lost, or the network is cut, the kernel keeps retransmitting, and the connection
+        does not break for a long time. So a process without replies looks the controller up again. While its broker
+        vouches for this process, the broker's heartbeats show that the controller replies, and none are sent here.
         """
         loop = asyncio.get_running_loop()
         answered_s, self._rested_s = loop.time(), 0.0
@@ -236,7 +236,7 @@ class ControllerLink:
                 return
             error = answer.exception()
             if isinstance(error, BrokerIdNotRegistered):
-                # The controller closes the connection only once that is committed, which can take a while.
+                # The controller itself closes the connection only when the fencing is committed, which takes a while.
                 connection.close(error.message)
             elif error is None:
                 answered_s, self._rested_s = loop.time(), 0.0
@@ -274,9 +274,9 @@ class ControllerLink:
                 await asyncio.gather(search, return_exceptions=True)
 
     async def _serves_elsewhere(self) -> bool:
-        """Return whether the controller that is found replies; one that is paused, or still cut off, does not.
+        """Return whether the controller that is found now replies; a paused or unreachable one does not.
 
-        A connection to a paused controller is kept: on resuming, the controller continues with its open connections.
+        The connection to a paused controller is kept: when it resumes, it continues with its open connections.
         """
         try:
             host, port = await self._find()

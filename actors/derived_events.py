@@ -1,7 +1,7 @@
-"""Events of a machine made from requests on the wire. Used by the shells of the controller and of group coordinators.
+"""Makes events of a machine from requests on the wire. Used by the shells of the controller and of coordinators.
 
-A field of the event is the request's field of the same name; rows become tuples. An exception names another field of
-the request, or computes the value. All of it is checked when the table is made, not when a request comes.
+A field of the event gets the value of the request's field of the same name; rows become tuples. Exceptions name another
+field of the request, or compute the value. All names are checked when the table is made, not when a request comes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EventT = TypeVar("EventT")
 EventT_co = TypeVar("EventT_co", covariant=True)
 
 OF_ARRIVAL: Final = frozenset({"cause", "now_ms", "request", "session"})
-"""Fields that an event has from the request's arrival; ``session`` only where the machine keeps sessions."""
+"""Fields that come from the request's arrival, not its content; ``session`` only where the machine keeps sessions."""
 
 
 class DerivedEvent(Generic[EventT_co]):
@@ -33,9 +33,9 @@ class DerivedEvent(Generic[EventT_co]):
         aliases: Mapping[str, str] | None = None,
         **values: Callable[[RequestT], object],
     ) -> None:
-        """``aliases``: the request's field by the event's; ``values``: computed ones, by the event's field.
+        """``aliases``: the request's field by the event's field; ``values``: functions that compute an event's field.
 
-        Raises TypeError where that leaves a field of the event without a value, or names one that it does not have.
+        Raises TypeError where a field of the event would have no value, or where a name is unknown.
         """
         present = {field.name: field.type for field in msgspec.structs.fields(method.request)}
         expected = {field.name for field in fields(event)}  # type: ignore[arg-type]
@@ -45,7 +45,7 @@ class DerivedEvent(Generic[EventT_co]):
         self._of_arrival = tuple(expected & OF_ARRIVAL - {"cause"})
         self._values: dict[str, Callable[[Any], object]] = dict(values)
         self.copied = {name: (aliases or {}).get(name, name) for name in expected - OF_ARRIVAL - set(values)}
-        """The request's field by the event's."""
+        """The request's field by the event's field."""
         for name, source in self.copied.items():
             if source not in present:
                 raise TypeError(f"{event} has the field {name!r}, and a request {method.name!r} no {source!r}.")
@@ -54,7 +54,7 @@ class DerivedEvent(Generic[EventT_co]):
             raise TypeError(f"{event} has no fields {sorted(unknown)}.")
 
     def make(self, message: Message, /, **arrival: int) -> EventT_co:
-        """Return the event; ``arrival`` has what :data:`OF_ARRIVAL` names, and may have more than the event takes."""
+        """Return the event; ``arrival`` has the fields of :data:`OF_ARRIVAL`, including those that the event lacks."""
         values: dict[str, object] = {name: arrival[name] for name in self._of_arrival}
         for name, value_of in self._values.items():
             values[name] = value_of(message)
@@ -67,7 +67,7 @@ def table_of(derived: Sequence[DerivedEvent[EventT]]) -> Mapping[type[Message], 
 
 
 def _has_rows(kind: Any) -> bool:
-    """Return whether a field holds rows, which are messages, or may hold them."""
+    """Return whether a field's type contains rows, which are messages."""
     return any(_has_rows(part) or (isinstance(part, type) and issubclass(part, Message)) for part in get_args(kind))
 
 

@@ -1,7 +1,7 @@
-"""Group commit: one ``fdatasync`` for all appends that wait, off the event loop. Owned by each shell that has a log.
+"""Group commit: one ``fdatasync`` for all waiting appends, in a thread. Owned by each shell that has a log.
 
-Every acknowledged record waits for a sync, so the path to its thread and back is as short as possible: one queue there,
-one callback on the loop back.
+Every acknowledged record waits for a sync. So the path to the thread and back is as short as possible: one queue to it,
+and one callback back on the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from raylog.storage.log.partition_log import PartitionLog
 logger = logging.getLogger(__name__)
 
 POSTPONED_S: Final = 0.2
-"""Pause before the retry of a sync that failed because the process had no descriptor left."""
+"""Pause before the retry of a sync that failed because the process had no file descriptor left."""
 
 
 class Flusher:
@@ -38,9 +38,8 @@ class Flusher:
         name: str,
         durations: LatencyHistogram | None = None,
     ) -> None:
-        """``on_synced`` gets the new durable end on the event loop, ``on_failed`` a failed sync; then it stops.
-
-        ``durations`` counts how long each sync takes.
+        """``on_synced`` gets the new durable end offset, on the event loop. ``on_failed`` gets the error of a sync;
+        then there are no more syncs. ``durations`` counts how long each sync takes.
         """
         self._log = log
         self._durations = LatencyHistogram() if durations is None else durations
@@ -48,7 +47,7 @@ class Flusher:
         self._on_failed = on_failed
         self._loop: asyncio.AbstractEventLoop | None = None
         self._orders: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        """What the thread does; None: it ends."""
+        """The calls that the thread runs, in order; None ends it."""
         self._thread = threading.Thread(target=self._serve, name=f"sync-{name}", daemon=True)
         self._is_wanted = False
         self._is_busy = False
@@ -76,21 +75,21 @@ class Flusher:
         return not (self._is_busy or self._is_wanted or self._is_postponed)
 
     def settle(self) -> bool:
-        """Have what the log would write later written now; returns whether there is nothing to write any more."""
+        """Let the log write its postponed checkpoint now; returns whether nothing is left to write."""
         if self._log.behind_since is not None and not self._is_settling and self._loop is not None:
             self._is_settling = True
             self._orders.put(self._settle)
         return not self._is_settling
 
     def kick(self) -> None:
-        """Request a sync after an append. Other appends of this turn of the loop go to disk with it."""
+        """Request a sync after an append. Other appends of the same turn of the event loop are synced with it."""
         if not self._is_wanted:
             self._is_wanted = True
             if self._loop is not None and not self._is_busy:
                 self._loop.call_soon(self._order)
 
     async def stop(self) -> None:
-        """End the thread; waits for a running sync, and does not report it."""
+        """End the thread. Waits for a running sync, but does not report its outcome."""
         loop, self._loop = self._loop, None
         if loop is not None:
             self._orders.put(None)
@@ -113,7 +112,7 @@ class Flusher:
         self._is_settling = False
 
     def _postponed(self, error: DescriptorsExhausted) -> None:
-        """Retry soon: requests in flight keep waiting, and nothing is lost."""
+        """Retry soon; requests in flight keep waiting, and nothing is lost."""
         if self._loop is not None:
             if not self._is_postponed:
                 logger.warning("%s Syncing waits until there is one again.", error)
@@ -125,7 +124,7 @@ class Flusher:
         self._order()
 
     def _failed(self, error: Exception) -> None:
-        """Sync no more: the flusher stays busy."""
+        """Report the failure. The flusher stays busy, so there are no more syncs."""
         if self._loop is not None:
             self._on_failed(error)
 
@@ -149,7 +148,7 @@ class Flusher:
         else:
             self._report(loop, self._synced, end)
             with self.exclusive:
-                self._log.checkpoint()  # nothing waits for it
+                self._log.checkpoint()  # after the report, because no request waits for it
 
     def _settle(self) -> None:
         with self.exclusive:

@@ -1,7 +1,7 @@
-"""Opens a server at its address: the configured one, else the port from before, which is kept in a file.
+"""Opens a server at its configured address, else at the port that it had before, which is kept in a file.
 
-So that what clients and firewalls were configured with stays true: a process that starts again on its machine takes the
-port that it had. A port that is in use by then is replaced, and that is logged, because a `bootstrap=` may name it.
+Clients and firewalls may be configured with a port, so a process that starts again on its machine takes the port that
+it had. If that port is in use, the process takes another one and logs it, because a `bootstrap=` may name the old one.
 Used by the shells of brokers, replicas, coordinators and the controller. May touch: the network, and that file.
 """
 
@@ -35,23 +35,25 @@ from raylog.storage.log.files import read_text, write_atomically
 logger = logging.getLogger(__name__)
 
 KEPT_FILE: Final = "listeners.properties"
-"""In a broker's directory, a partition's folder, and beside the cluster's secrets for the controller."""
+"""Name of the file: in a broker's directory, in a partition's folder, and for the controller beside the secrets."""
 PORT_KEY: Final = f"port.{NATIVE}"
 FIRST_PORTS: Final = range(18_100, 19_000)
-"""Of new brokers. Higher ones are lent to outgoing connections, which could take a port while its broker is down."""
+"""Ports for new brokers. Higher ports may be used for outgoing connections, which could take one while its broker is
+down."""
 FIRST_TRIES: Final = 8
+"""How many of these ports, chosen at random, a new broker tries."""
 VARIABLES: Final[Mapping[str, str]] = {
     LISTENERS: "RAYLOG_LISTENERS",
     ADVERTISED: "RAYLOG_ADVERTISED_LISTENERS",
 }
-"""Where Ray is started on a node, they win over the cluster's configuration."""
+"""Environment variables which, set where Ray is started on a node, win over the cluster's configuration."""
 TAKEN: Final = (errno.EADDRINUSE, errno.EACCES)
 
 Endpoint = tuple[str, int]
 
 
 def settings_here(config: Mapping[str, str]) -> dict[str, str]:
-    """Return both settings as they count on this node. Raises InvalidConfig, which names the variable."""
+    """Return both settings as they apply to this node. Raises InvalidConfig, which names the variable."""
     found = listeners_in(config)
     for key, variable in VARIABLES.items():
         if text := os.environ.get(variable, "").strip():
@@ -63,12 +65,12 @@ def settings_here(config: Mapping[str, str]) -> dict[str, str]:
 
 
 def listeners_in(config: Mapping[str, str]) -> dict[str, str]:
-    """Return the two settings as far as a configuration has them."""
+    """Return those of the two settings that a configuration has."""
     return {key: config[key] for key in VARIABLES if key in config}
 
 
 def kept_values(file: Path | None) -> dict[str, str]:
-    """Return what is kept; nothing where nothing can be read."""
+    """Return the values that a file keeps; empty if it cannot be read."""
     try:
         return {} if file is None else parse_properties(read_text(file) or "")
     except RaylogError:
@@ -76,7 +78,7 @@ def kept_values(file: Path | None) -> dict[str, str]:
 
 
 def keep_values(file: Path | None, values: Mapping[str, str]) -> None:
-    """Keep values unless they are kept; a disk that takes no file costs the port after the next start, no more."""
+    """Write the values, unless the file has them. A failure is only logged: the next start may get another port."""
     if file is None or not file.parent.is_dir() or kept_values(file) == values:
         return
     try:
@@ -87,7 +89,7 @@ def keep_values(file: Path | None, values: Mapping[str, str]) -> None:
 
 
 def keep_settings(file: Path | None, config: Mapping[str, str]) -> None:
-    """Keep the cluster's settings for the next start, at which the process listens before it knows them."""
+    """Keep the cluster's settings for the next start, when the process has to listen before it knows them."""
     port = {key: value for key, value in kept_values(file).items() if key == PORT_KEY}
     keep_values(file, {**port, **listeners_in(config)})
 
@@ -101,11 +103,12 @@ async def open_endpoint(
     kept: Path | None,
     is_broker: bool = False,
 ) -> Endpoint:
-    """Start a server of the process `name`; returns the address by which others reach it.
+    """Start a server of the process `name`; returns the address at which others reach it.
 
-    ``spec.host`` is the node's own address; ``config`` has both settings where they are not the defaults; ``kept`` is
-    the file with the port from before. Brokers have configured ports, and clients are configured with theirs.
-    Raises :class:`StartFailed` where a configured address is not to be had, and :class:`InvalidConfig`.
+    ``spec.host``: the node's own address. ``config``: has both settings where they are not the defaults. ``kept``: the
+    file with the port from before. ``is_broker``: only brokers have configured ports, and clients are configured with
+    the ports of brokers. Raises :class:`StartFailed` where a configured address is not available, and
+    :class:`InvalidConfig`.
     """
     binding = native_binding(settings_here(config), spec.host, is_broker=is_broker)
     check_plaintext(binding.host, allow_plaintext=spec.allow_plaintext)
@@ -129,7 +132,7 @@ async def _at_the_configured(server: RpcServer, binding: Binding, name: str) -> 
 
 
 def why_not(error: OSError, port: int) -> str:
-    """Return why an address is not to be had, and what to do."""
+    """Return why an address is not available, and what to do."""
     if error.errno == errno.EADDRINUSE:
         return f"another process has this port (`ss -ltnp 'sport = :{port}'` shows it). Choose another port, or end it."
     if error.errno == errno.EACCES:
@@ -170,7 +173,7 @@ def _port(values: Mapping[str, str]) -> int:
 
 
 async def _accept_advertised(server: RpcServer, binding: Binding, name: str) -> None:
-    """Accept connections that were made to the advertised address: the handshake compares what was dialled."""
+    """Let the server accept connections to the advertised address: the handshake checks which address was dialled."""
     loop = asyncio.get_running_loop()
     try:
         found = await loop.getaddrinfo(binding.advertised_host, None, type=socket.SOCK_STREAM)

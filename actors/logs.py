@@ -24,14 +24,14 @@ FORMAT_VARIABLE: Final = "RAYLOG_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "RAYLOG_LOG_LEVEL"
 FORMATS: Final = ("text", "json")
 NAMED: Final = "raylog"
-"""Folder in Ray's folder of logs: links to the log of each actor, by its name and its process."""
+"""Folder in Ray's log folder: it has a link to the log of each process, named after the actor and the process id."""
 STDERR: Final = Path("/proc/self/fd/2")
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 @dataclass(slots=True)
 class Speaker:
-    """Which actor a process is; what is not known yet, or does not apply, is None."""
+    """Which actor this process is; None: not known yet, or not applicable."""
 
     actor: str = ""
     topic: str | None = None
@@ -41,7 +41,7 @@ class Speaker:
 
 
 SPEAKER: Final = Speaker()
-"""Of this process: one process is one actor. A spare gets its role later."""
+"""The actor of this process: each process is one actor. A spare gets its role later."""
 
 
 class JsonFormatter(logging.Formatter):
@@ -74,7 +74,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def log_format() -> str:
-    """Return the format set in the environment; raises :class:`InvalidConfig` for an unknown one."""
+    """Return the log format set in the environment. Raises :class:`InvalidConfig` for an unknown one."""
     wanted = os.environ.get(FORMAT_VARIABLE, "").strip().lower() or FORMATS[0]
     if wanted not in FORMATS:
         raise InvalidConfig(f"{FORMAT_VARIABLE}={wanted}: the log format is one of {', '.join(FORMATS)}.")
@@ -82,9 +82,9 @@ def log_format() -> str:
 
 
 def name_log(actor: str, stderr: Path = STDERR) -> None:
-    """Have the log of this process found under its actor's name: Ray's own file has the number of a worker.
+    """Link the log of this process under its actor's name: Ray's own file is named after a worker.
 
-    A process without such a file, or on a system without `/proc`, has no link.
+    A process without such a file, or on a system without `/proc`, gets no link.
     """
     with suppress(OSError):  # a log without a name is written all the same
         log = stderr.readlink()
@@ -95,10 +95,10 @@ def name_log(actor: str, stderr: Path = STDERR) -> None:
 
 
 def set_up_logging(actor: str) -> None:
-    """Have this process, which is ``actor``, log to stderr in the format set in the environment.
+    """Let this process, which is ``actor``, log to stderr in the format set in the environment.
 
-    ``raylog.start`` refuses an unknown format. Where a node's own environment has one, the log is text with a warning:
-    a server does not stay down because of its log format.
+    ``raylog.start`` refuses an unknown format. If the environment of a node has one, its processes log as text and
+    complain: a server must not stay down because of its log format.
     """
     SPEAKER.actor = actor
     name_log(actor)

@@ -21,7 +21,7 @@ SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
 FORWARDING_TOPIC: Final = "__forwarding"
 FENCED_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
-"""Topics that coordinators write to as producers, whose epochs fence the coordinators before them."""
+"""Topics that coordinators write to as producers; their producer epoch fences earlier coordinators."""
 COORDINATED_TOPICS: Final = FENCED_TOPICS | {SHARE_STATE_TOPIC, SCHEDULED_TOPIC, FORWARDING_TOPIC}
 """Topics that coordinators and leader roles own: only processes of the cluster may write to them."""
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -37,9 +37,9 @@ SPARE_PREFIX: Final = "replica:spare:"
 _REPLICA: Final = re.compile(r"replica:(?P<topic>[^:]+)-(?P<partition>[0-9]+):broker-[0-9]+:[^:]*")
 
 MAKERS_NAMESPACE: Final = "raylog-makers"
-"""Ray namespace of the processes that make replicas: they belong to their brokers, and are no part of the cluster."""
+"""Ray namespace of the makers, processes that make replicas: they belong to their brokers, not to the cluster."""
 MAKER_PREFIX: Final = "raylog-maker-"
-"""Begins their names."""
+"""Begins the names of makers."""
 
 
 def broker_name(broker: int) -> str:
@@ -64,7 +64,7 @@ def partition_of_replica(name: str) -> TopicPartition | None:
 
 
 def spare_prefix(broker: int) -> str:
-    """Return how the names of one broker's spares begin, and of what has become of them."""
+    """Return the prefix of the names of a broker's spares, which they keep when they become replicas."""
     return f"{SPARE_PREFIX}broker-{broker}:"
 
 

@@ -1,6 +1,6 @@
-"""Small files of text that only their owner may read or change, whatever the umask: the notes of this node's processes.
+"""Small text files that only their owner may read or change, with any umask: notes of this node's processes.
 
-Not synced: they have to outlive processes only. May touch: these files.
+They are not synced, because they only have to outlive processes, not machines. May touch: these files.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ MODE = 0o600
 
 
 def written(path: Path, text: str) -> None:
-    """Write a note from its beginning. Raises OSError."""
+    """Write a note, replacing what it holds. Raises OSError."""
     _write(path, text, os.O_TRUNC)
 
 
 def added(path: Path, text: str) -> None:
-    """Write at a note's end. Raises OSError."""
+    """Append to a note. Raises OSError."""
     _write(path, text, os.O_APPEND)
 
 

@@ -1,6 +1,6 @@
-"""The requests that a machine has not answered yet, by the numbers under which it knows them.
+"""The requests that a machine has not answered yet, by number; the machine knows a request only by its number.
 
-Every shell with deferred replies has one. Pure.
+Every shell with deferred replies has such a table. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from raylog.rpc.framing import NO_PAYLOAD, Buffers
 
 
 class Answerable(Protocol):
-    """Interface of a request: :class:`raylog.rpc.Request` under Ray, a twin in the simulator."""
+    """A request that can be answered: :class:`raylog.rpc.Request` under Ray, a counterpart in the simulator."""
 
     @property
     def is_deserted(self) -> bool:
@@ -28,9 +28,9 @@ RequestT = TypeVar("RequestT", bound=Answerable)
 
 
 class RequestTable(dict[int, RequestT], Generic[RequestT]):
-    """Open requests by number. ``pop(number, None)`` takes the one to answer; None = its sender does not wait any more.
+    """Open requests by number. ``pop(number, None)`` takes the request to answer; None: its sender no longer waits.
 
-    A plain dict, so that each record costs no call of ours here.
+    It is a dict, so that taking a request costs no Python call on the path of every record.
     """
 
     _last = 0

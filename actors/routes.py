@@ -1,8 +1,8 @@
 """Where leaders of partitions and coordinators are, for processes of the cluster. Owned by a shell.
 
-Transaction coordinators send markers this way, and leader roles records (``actors/roles``).
-What was found is kept until it proves wrong. It proves no absence: whether a topic was deleted is decided only by the
-controller's answer to a later question, which holds what was committed until then (protocol.md).
+Transaction coordinators send markers this way, and leader roles send records (``actors/roles``). What was found is kept
+until it proves wrong. What was found before does not prove that a topic was deleted: only an answer of the controller
+to a later query does, because it includes everything committed until then (protocol.md).
 """
 
 from __future__ import annotations
@@ -42,50 +42,50 @@ class TopicPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A topic as the controller has answered, and the number of that look-up."""
+    """The controller's answer about a topic, and the number of that look-up."""
 
     topic: MetadataTopic
     look_up: int
 
     def has(self, place: TopicPlace) -> bool:
-        """Return whether this is the partition's topic, and has the partition."""
+        """Return whether this is the partition's topic (same id), and whether it has the partition."""
         topic = self.topic
         return not topic.error_code and topic.topic_id == place.topic_id and place.partition < len(topic.partitions)
 
 
 @dataclass(slots=True)
 class Route:
-    """The way to one participant; ``leader_epoch`` counts for partitions."""
+    """The connection to a partition's leader or to a coordinator; ``leader_epoch``: of the partition, else -1."""
 
     connection: Connection
     leader_epoch: int = -1
     forget: Callable[[], None] = field(default=lambda: None)
-    """Have the participant looked up again: it was not there."""
+    """To be called when the participant was not there, so that it is looked up again."""
 
 
 class Routes:
     """Finds participants, with one connection to each of their processes."""
 
     def __init__(self, fetch_metadata: FetchMetadata, secret: Secret) -> None:
-        """Nothing is looked up before the first call."""
+        """Make empty routes; nothing is looked up before the first call."""
         self._fetch_metadata = fetch_metadata
         self._secret = secret
         self._topics: dict[str, _Seen] = {}
         self._look_ups = 0
-        """How many have begun."""
+        """How many look-ups of topics have begun."""
         self._coordinators: dict[tuple[str, str], _Place] = {}
         """By kind, and group or transactional id."""
         self._brokers: list[_Place] = []
         self._connections: dict[_Place, Connection] = {}
         self._looking = asyncio.Lock()
         self._dialling: WeakValueDictionary[_Place, asyncio.Lock] = WeakValueDictionary()
-        """Of the places that are being dialled now."""
+        """Locks of the places that are being dialled now, so that each is dialled once."""
 
     async def leader(self, partition: TopicPlace) -> Route | None:
-        """Return the way to a partition's leader; None = the topic was deleted. Raises RaylogError or OSError.
+        """Return the route to a partition's leader; None: the topic was deleted. Raises RaylogError or OSError.
 
-        None is the controller's answer to a query that was sent after this call: what was seen before may be an
-        earlier topic of that name.
+        For None the controller was queried after this call began: what was seen before may be an earlier topic of the
+        same name.
         """
         seen = self._topics.get(partition.topic)
         if seen is None or not seen.has(partition):
@@ -116,17 +116,17 @@ class Routes:
         return Route(connection, found.leader_epoch, forget)
 
     async def group_coordinator(self, group: str) -> Route:
-        """Return the way to a group's coordinator, which is started if need be. Raises RaylogError or OSError."""
+        """Return the route to a group's coordinator, which is started if needed. Raises RaylogError or OSError."""
         return await self._coordinator("group", group)
 
     async def transaction_coordinator(self, transactional_id: str) -> Route:
-        """Return the way to the coordinator of a transactional id, likewise."""
+        """Return the route to the coordinator of a transactional id, likewise."""
         return await self._coordinator("transaction", transactional_id)
 
     async def _coordinator(self, kind: str, key: str) -> Route:
         known = kind, key
         place = self._coordinators.get(known)
-        if place is None or self._standing(place) is None:  # its process may have ended, and another have the address
+        if place is None or self._standing(place) is None:  # without a connection, another process may have the address
             place = await self._find_coordinator(kind, key)
             if len(self._coordinators) >= KNOWN_MAX:
                 self._coordinators.clear()
@@ -149,7 +149,7 @@ class Routes:
             connection.close("no longer needed")
 
     async def _look_up(self, partition: TopicPlace) -> _Seen:
-        """Return the partition's topic; what denies it was requested after this call."""
+        """Return the partition's topic. An answer without the partition was requested after this call began."""
         begun_before, name = self._look_ups, partition.topic
         async with self._looking:
             seen = self._topics.get(name)
@@ -175,7 +175,7 @@ class Routes:
             request = FindCoordinatorRequest(kind, key)
             answer = await connection.call(FIND_COORDINATOR.name, request, timeout_s=FIND_TIMEOUT_S)
         except BaseException:  # any end, a cancellation too: this way may lead nowhere
-            if self._brokers[:1] == [broker]:  # the next search takes another one
+            if self._brokers[:1] == [broker]:  # the next search uses another broker
                 self._brokers.pop(0)
             raise
         found = FIND_COORDINATOR.read_reply(answer.args)
@@ -185,7 +185,7 @@ class Routes:
         return METADATA.read_reply(await self._fetch_metadata(names))
 
     async def connect(self, place: _Place) -> Connection:
-        """Return a connection to a process, one for all. Raises RaylogError or OSError."""
+        """Return the connection to a process, which all callers share. Raises RaylogError or OSError."""
         lock = self._dialling.get(place)
         if lock is None:
             lock = self._dialling[place] = asyncio.Lock()

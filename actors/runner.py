@@ -1,8 +1,8 @@
-"""Runs one state machine: events in, one after the other; effects out, at once or behind the disk.
+"""Runs one state machine: events go in one at a time; effects come out at once, or when the log is durable.
 
-Every shell has one, and so has every process of the simulator: the order of events and effects is decided only here. A
-runner has no event loop, socket, disk or clock: it gets a machine's ``step``, a handler for each kind of effect, and
-the durable position. Pure.
+Every shell has a runner, and so has every process of the simulator: only here the order of events and effects is
+decided. A runner has no event loop, socket, disk or clock: it gets a machine's ``step``, a handler for each kind of
+effect, and the durable position. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EVENT_CHARACTERS: Final = 500
 
 
 class Durability(Protocol):
-    """How far the log behind a machine is. Positions grow with what is written; a truncation takes them back."""
+    """The end and the durable end of a machine's log. Positions grow with what is written; a truncation lowers them."""
 
     def end(self) -> int:
         """Return the position after everything written so far."""
@@ -30,11 +30,11 @@ class Durability(Protocol):
         """Return the durable position: ``durable_end <= end``."""
 
     def kick(self) -> None:
-        """Have what was written made durable; :meth:`Runner.release` is to follow."""
+        """Request that what was written becomes durable; the owner then has to call :meth:`Runner.release`."""
 
 
 class Runner(Generic[EventT, EffectT]):
-    """Feeds a machine and carries out what it decides.
+    """Feeds events to a machine and carries out the effects that it decides on.
 
     Invariants:
 
@@ -53,18 +53,17 @@ class Runner(Generic[EventT, EffectT]):
         *,
         on_defect: Callable[[str], None],
     ) -> None:
-        """``on_defect`` has to end the process.
-
-        ``carry_out`` has every kind of effect; an effect returns the event that is its outcome, if it has one.
+        """``carry_out`` has a function for every kind of effect; it returns the event that is the effect's outcome, or
+        None. ``on_defect`` has to end the process.
         """
         self._step = step
         self._carry_out = carry_out
         self._durability = durability
         self._on_defect = on_defect
         self._inbox: deque[EventT | None] = deque()
-        """Events that wait for the one before them; None: look at the disk."""
+        """Events that wait for the one before them; None: carry out effects that are durable by now."""
         self._waiting: deque[tuple[int, list[EffectT]]] = deque()
-        """Effects by the position that has to be durable first."""
+        """``after_sync`` effects, each list with the position that has to be durable first."""
         self._is_taking = False
         self._is_over = False
 
@@ -75,13 +74,13 @@ class Runner(Generic[EventT, EffectT]):
 
     @property
     def waits_for_disk(self) -> bool:
-        """Whether effects wait until something is durable."""
+        """Whether effects wait until the log is durable."""
         return bool(self._waiting)
 
     def feed(self, event: EventT | None) -> None:
-        """Take an event; from inside an effect it is queued. None: look at the disk, see :meth:`release`.
+        """Take an event; from inside an effect it is queued. None: see :meth:`release`.
 
-        Raises what a defect raised, after ``on_defect``.
+        Raises the error of a defect, after ``on_defect``.
         """
         inbox, carry_out, is_over = self._inbox, self._carry_out, self._is_over
         if is_over:
@@ -115,7 +114,7 @@ class Runner(Generic[EventT, EffectT]):
             self._is_taking = False
 
     def perform(self, outbox: Outbox[EffectT]) -> None:
-        """Carry out what a machine decided outside a step, such as at its start. Not from inside an effect."""
+        """Carry out what a machine decided outside a step, such as at its start. Not to be called from an effect."""
         self._is_taking = True
         try:
             self._perform(outbox.now)
@@ -135,14 +134,14 @@ class Runner(Generic[EventT, EffectT]):
             self.feed(None)
 
     def settle(self) -> None:
-        """From inside a ``now`` effect: carry out at once what earlier steps left waiting and is durable by now.
+        """From inside a ``now`` effect: carry out at once the waiting effects of earlier steps that are durable by now.
 
-        For an effect that is about to take back what those effects state, such as a truncation.
+        For an effect that invalidates what those effects report, such as a truncation.
         """
         self._release()
 
     def end(self) -> None:
-        """Take and carry out nothing more, not even the rest of the step that is under way."""
+        """From now on take no event and carry out no effect, not even the rest of the current step."""
         self._is_over = True
         self._inbox.clear()
         self._waiting.clear()
@@ -161,7 +160,7 @@ class Runner(Generic[EventT, EffectT]):
                 self._inbox.append(outcome)
 
     def _hold(self, effects: list[EffectT]) -> None:
-        """Keep effects until the disk has everything that was written up to now, or carry them out if it has."""
+        """Keep effects until everything written so far is durable; carry them out at once if it is."""
         end = self._durability.end()
         is_durable = self._durability.durable_end() >= end
         if is_durable and not self._waiting:

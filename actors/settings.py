@@ -25,19 +25,19 @@ from raylog.storage.batch.rewriting import Rewriting
 from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.config import NO_LIMIT_MS, LogConfig
 
-if TYPE_CHECKING:  # a replica's process shall not load the controller's and the coordinators' modules
+if TYPE_CHECKING:  # so that a replica's process does not load the modules of the controller and the coordinators
     from raylog.core.controller.decision import ControllerSettings
     from raylog.core.groups.settings import GroupSettings
     from raylog.core.transactions.settings import TxnSettings
 
 INITIAL_LEADER_WAIT_MS: Final = 30_000
-"""How long a new partition waits for its preferred leader. Starting a process costs up to a second of CPU, so the
-replicas of a topic come up one after the other; giving up too early would put all leaders on the first few of them."""
+"""How long a new partition waits for its preferred leader. Starting a process takes up to a second of CPU, so the
+replicas of a topic start one after the other. Without the wait, all leaders would be on the first few of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPolicy:
-    """When appended records are brought to disk: Kafka's ``flush.messages`` and ``flush.ms``."""
+    """When appended records are synced to disk: Kafka's ``flush.messages`` and ``flush.ms``."""
 
     messages: int
     ms: int
@@ -51,10 +51,11 @@ class FlushPolicy:
 def topic_settings(
     topic: Mapping[str, str], cluster: Mapping[str, str], *, internal: bool = False
 ) -> tuple[LogConfig, FlushPolicy]:
-    """Return how a topic's segments are written, kept and brought to disk.
+    """Return how a topic's segments are written, kept and synced to disk.
 
-    ``internal``: a topic of Raylog's own, written by an actor on another machine perhaps. Its timestamps have no
-    limits, because clocks that differ must not stop a coordinator. Nor have those that the leader itself gives.
+    ``internal``: one of Raylog's own topics, which an actor on another machine may write. Its timestamps have no
+    limits, because clocks that differ must not stop a coordinator. Timestamps that the leader sets have no limits
+    either.
     """
     config = TopicConfig.from_dict({**_timestamp_limits(cluster), **topic})
     rewriting = _rewriting(config)
@@ -97,21 +98,21 @@ def _rewriting(config: TopicConfig) -> Rewriting | None:
 
 @dataclass(frozen=True, slots=True)
 class CleanerPace:
-    """How often a replica looks whether its log has to be cleaned, and how many bytes a second that takes at most."""
+    """How often a replica checks whether its log has to be cleaned, and how many bytes per second cleaning may use."""
 
     backoff_ms: int
     bytes_per_s: int
 
 
 def cleaner_pace(cluster: Mapping[str, str]) -> CleanerPace:
-    """Return how often a replica looks whether it has to be cleaned, and how fast that goes."""
+    """Return how often a replica checks whether its log has to be cleaned, and how fast it cleans."""
     found = ClusterConfig.from_dict(cluster)
     return CleanerPace(found.log_cleaner_backoff_ms, found.log_cleaner_io_max_bytes_per_second)
 
 
 @dataclass(frozen=True, slots=True)
 class ScrubPace:
-    """How often a log is read again to find damage, and how many bytes a second that takes of a broker."""
+    """How often a log is read again to find damage, and the bytes per second that a broker uses for it."""
 
     bytes_per_s: int
     interval_ms: int
@@ -123,7 +124,7 @@ class ScrubPace:
 
 
 def scrub_pace(cluster: Mapping[str, str]) -> ScrubPace:
-    """Return how often a log is scrubbed, and how fast that goes."""
+    """Return how often a log is scrubbed, and how fast."""
     found = ClusterConfig.from_dict(cluster)
     return ScrubPace(found.log_scrub_bytes_per_second, found.log_scrub_interval_ms)
 
@@ -144,13 +145,13 @@ REPLICA_KEYS: Final = frozenset(
         "replica.sync.time.max.ms",
     }
 )
-"""The cluster's settings that a replica goes by and that count at once: its process is sent their alterations."""
+"""The cluster's settings that a replica uses and that take effect at once: their changes are sent to its process."""
 
 
 def log_settings(spec: ReplicaSpec) -> tuple[LogConfig, FlushPolicy]:
-    """Return how the log of a replica is written, kept and brought to disk."""
+    """Return how the log of a replica is written, kept and synced to disk."""
     log, flush = topic_settings(spec.topic_config, spec.cluster_config, internal=spec.topic.startswith(INTERNAL_PREFIX))
-    if spec.topic in FENCED_TOPICS:  # a coordinator's epoch is all that fences the one before it, for good
+    if spec.topic in FENCED_TOPICS:  # only the producer epoch fences earlier coordinators, so it must never expire
         log = replace(log, producer_id_expiration_ms=NO_LIMIT_MS)
     return log, flush
 
@@ -164,13 +165,13 @@ def _timestamp_limits(cluster: Mapping[str, str]) -> dict[str, str]:
 
 
 def retention_check_ms(cluster: Mapping[str, str]) -> int:
-    """Return how often a replica looks for segments to remove."""
+    """Return how often a replica looks for segments to delete, in milliseconds."""
     return ClusterConfig.from_dict(cluster).log_retention_check_interval_ms
 
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """How often and how fast a replica works on its log besides serving it."""
+    """How often and how fast a replica cleans, scrubs and deletes from its log."""
 
     cleaner: CleanerPace
     scrub: ScrubPace
@@ -178,7 +179,7 @@ class Paces:
 
 
 def paces_of(cluster: Mapping[str, str]) -> Paces:
-    """Return how often and how fast a replica works on its log besides serving it."""
+    """Return how often and how fast a replica cleans, scrubs and deletes from its log."""
     return Paces(cleaner_pace(cluster), scrub_pace(cluster), retention_check_ms(cluster))
 
 
@@ -199,7 +200,7 @@ def replication_settings(
 
 
 def catch_up_rate(cluster: Mapping[str, str], replicas: int) -> int:
-    """Return the bytes per second of each of a broker's ``replicas`` that are being added; 0 = no limit."""
+    """Return the bytes per second that each of a broker's ``replicas`` being added may fetch; 0 = no limit."""
     rate = ClusterConfig.from_dict(cluster).follower_replication_throttled_rate
     return 0 if rate >= LONG_MAX or not replicas else max(1, rate // replicas)
 
@@ -210,7 +211,7 @@ def session_heartbeat_s(cluster: Mapping[str, str]) -> float:
 
 
 def vouching_pace(cluster: Mapping[str, str]) -> Pace:
-    """Return the times by which brokers vouch for their replicas."""
+    """Return the intervals and timeouts by which brokers vouch for their replicas."""
     values = ClusterConfig.from_dict(cluster)
     return Pace.of(values.broker_heartbeat_interval_ms, values.broker_session_timeout_ms)
 
@@ -221,7 +222,7 @@ def controller_settings(
     """Return the settings of the controller's machine that stay while it runs."""
     from raylog.core.controller.decision import ControllerSettings
 
-    timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms  # counts from a start on
+    timeout_ms = ClusterConfig.from_dict(cluster).broker_session_timeout_ms  # a change takes effect at the next start
     return ControllerSettings(
         new_topic_id=new_topic_id,
         cluster_id=cluster_id,

@@ -1,6 +1,6 @@
-"""Wakes a replica as rarely as its deadlines allow, because idle replicas are many.
+"""Ticks a replica's machine as rarely as its deadlines allow, because a cluster has many idle replicas.
 
-Owned by the replica's shell. Each wake-up costs an idle process more than what it does then. May touch: the clock.
+Owned by the replica's shell. Waking an idle process costs more than the work that it then does. May touch: the clock.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ from typing import Final
 from raylog.actors.clock import monotonic_ms
 
 SHORTEST_MS: Final = 50
-"""Between two ticks while something is due."""
+"""Interval between two ticks while something is due."""
 LONGEST_MS: Final = 500
-"""Between two ticks of a replica at rest."""
+"""Longest interval between two ticks of an idle replica."""
 
 
 class TickTimer:
     """Calls ``tick`` at the time that its last call returned; `hasten` moves that time forward."""
 
     def __init__(self, tick: Callable[[int], int], longest_ms: int | None = None) -> None:
-        """``tick`` gets the time of the latest next tick, and returns that of the next one (monotonic milliseconds).
-
-        ``longest_ms``: between two ticks at rest; None = LONGEST_MS, which is the most.
+        """``tick`` gets the latest time of the next tick, and returns the time at which it wants the next one, both in
+        monotonic milliseconds. ``longest_ms``: longest interval between two ticks; None = LONGEST_MS, its maximum.
         """
         self._tick = tick
         self._longest_ms = LONGEST_MS if longest_ms is None else longest_ms
@@ -31,7 +30,7 @@ class TickTimer:
         self._hastened = asyncio.Event()
 
     def hasten(self, in_ms: int = SHORTEST_MS) -> None:
-        """Tick in so many milliseconds at the latest, for work that the last tick did not know of."""
+        """Tick in ``in_ms`` at the latest, for work that the last tick did not know of."""
         if in_ms < LONGEST_MS:
             due_ms = monotonic_ms() + in_ms
             if due_ms < self._due_ms:

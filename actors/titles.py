@@ -1,7 +1,7 @@
-"""Process titles for ``ps``, ``top`` and Ray, with the name of the actor. Ray alone would show its class.
+"""Process titles for ``ps``, ``top`` and Ray, with the name of the actor. Ray alone would show the actor's class.
 
-``ps`` shows ``ray::Replica flights-0 broker 2``, ``top`` the short name ``flights-0@2``; it has 15 characters, so a
-long topic's name is cut in front of the partition.
+``ps`` shows ``ray::Replica flights-0 broker 2``. ``top`` shows the short name ``flights-0@2``, which has at most 15
+characters: of a longer name, the end of the topic's part is cut off.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ def replica_titles(topic: str, partition: int, broker: int) -> tuple[str, str]:
 
 
 def broker_title(name: str, awake: int, dozing: int, asleep: int) -> str:
-    """Return the title of a broker's process, which speaks for the replicas that are stopped or have no process."""
+    """Return the title of a broker's process; it counts the replicas, of which some are stopped or have no process."""
     return f"ray::Broker {name} ({awake} replicas awake, {dozing} dozing, {asleep} asleep)"
 
 
 def wear(title: str, short: str) -> None:
-    """Show this process under that title from now on. Does nothing where Ray or the system cannot.
+    """Show this process under that title from now on. Does nothing where Ray or the system cannot do it.
 
-    Ray names a worker's process after each call that it serves, by looking the function up that is replaced here.
+    Ray changes the title of a worker's process at each call that it serves. So the function that Ray uses for this is
+    replaced by one that does nothing.
     """
     import ray
 
@@ -42,7 +43,7 @@ def wear(title: str, short: str) -> None:
         """Leave the title as it is."""
 
     keep.original = original  # type: ignore[attr-defined]  # to change it again
-    with suppress(AttributeError, TypeError):  # a module that cannot be changed: the title holds until the next call
+    with suppress(AttributeError, TypeError):  # if the module cannot be changed, the title lasts until the next call
         raylet.setproctitle = keep
     with suppress(OSError):
         Path("/proc/self/comm").write_text(short)

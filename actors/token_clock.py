@@ -1,8 +1,8 @@
-"""The clock by which tokens end. One a process, shared by all its endpoints.
+"""The clock by which tokens expire: one for each process, shared by all its endpoints.
 
-A wall clock that is set back must not revive a token that has ended, and one that is set ahead for a moment must not
-end all jobs that have one. So tokens end by the clock of ADR 0027, which is carried on through a jump in either
-direction until an operator had a day to set the wall clock right.
+A wall clock that is set back must not revive an expired token, and one that is set ahead for a moment must not expire
+the tokens of all jobs. So tokens expire by the clock of ADR 0027: it ignores a jump in either direction for 24 hours,
+so that an operator has time to set the wall clock right.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from raylog.core.clock_guard import JUMP_MS, ClockGuard
 logger = logging.getLogger(__name__)
 
 LOOK_MS: Final = 100
-"""How long a reading counts: tokens end by the second, and every request of their holders looks here."""
+"""How long a reading is reused: tokens expire by the second, and every request with a token reads this clock."""
 
 
 class TokenClock:
-    """Reads both clocks, and logs a jump."""
+    """Reads the wall clock and the clock since boot, and logs a jump of the wall clock."""
 
     def __init__(
         self,
@@ -31,16 +31,16 @@ class TokenClock:
         wall: Callable[[], int] = wall_ms,
         monotonic: Callable[[], int] = monotonic_ms,
     ) -> None:
-        """Believe the wall clock as it is now."""
+        """Trust the wall clock as it is now."""
         self._since_boot, self._wall, self._monotonic = since_boot, wall, monotonic
         self._guard = ClockGuard(since_boot_ms=since_boot(), wall_ms=wall())
         self._read_ms = -LOOK_MS
         self._now_ms = 0
 
     def now_s(self) -> float:
-        """Return the time of day by which tokens end, in seconds since 1970.
+        """Return the time of day by which tokens expire, in seconds since 1970.
 
-        It stands still while the wall clock is set back by less than what counts as a jump.
+        It stands still while the wall clock is set back by less than a jump (JUMP_MS).
         """
         now_ms = self._monotonic()
         if now_ms - self._read_ms >= LOOK_MS:
@@ -62,5 +62,5 @@ class TokenClock:
 
 @lru_cache(maxsize=1)
 def token_clock() -> TokenClock:
-    """Return that of this process."""
+    """Return the token clock of this process."""
     return TokenClock()

@@ -33,7 +33,7 @@ PLAINTEXT_HINT: Final = (
 
 @lru_cache(maxsize=1)
 def contexts() -> tuple[SSLContext | None, SSLContext | None]:
-    """Return the contexts for accepting and for making connections; None each when TLS is off."""
+    """Return the TLS contexts for accepting and for making connections; both None when TLS is off."""
     return server_context(), client_context()
 
 
@@ -47,7 +47,7 @@ def check_plaintext(host: str, *, allow_plaintext: bool) -> None:
 
 
 class Listens(Protocol):
-    """The part of a specification about listening."""
+    """What a process needs to know to listen; part of the actors' specifications."""
 
     @property
     def secret(self) -> Secret: ...
@@ -64,7 +64,7 @@ def listen(
     *,
     on_connect: Callable[[Connection], None] | None = None,
 ) -> RpcServer:
-    """Return a server that is not started yet: :func:`raylog.actors.listening.open_endpoint` does.
+    """Return a server that is not started yet: :func:`raylog.actors.listening.open_endpoint` starts it.
 
     Raises :class:`StartFailed` for an address beyond this machine without TLS, unless the specification allows it.
     """
@@ -80,14 +80,14 @@ def listen(
 
 
 def secrets_for_clients(secret: Secret) -> dict[str, bytes | None]:
-    """Return the newest value of the clients' secret, and the one that it is about to replace, if any.
+    """Return the newest value of the clients' secret, and the one that it replaces, while both are valid.
 
-    A client proves both: while the secret is changed, nodes get the new value after each other.
+    A client proves both: while the secret is being changed, nodes get the new value one after the other.
     """
     newest, *replaced = to_listen(secret).client
     return {"secret": newest, "replaced_secret": replaced[0] if replaced else None}
 
 
 async def dial(host: str, port: int, *, secret: Secret, timeout_s: float, handler: Handler | None = None) -> Connection:
-    """Return an authenticated connection; raises :class:`~raylog.core.errors.RaylogError` within ``timeout_s``."""
+    """Return an authenticated connection. Raises :class:`~raylog.core.errors.RaylogError` within ``timeout_s``."""
     return await connect(host, port, secret=secret, handler=handler, timeout_s=timeout_s, tls=contexts()[1])

@@ -1,7 +1,7 @@
 """Ray Data: topics as datasets, and datasets into topics; see raylog.data.read and raylog.data.write.
 
-Both are imported on first use: a worker that reads, and imports this package for its task, needs neither the consumer
-nor the producer, which take it a fifth of a second.
+Both functions are imported on first use. A worker imports this package for its read task, and needs neither the
+consumer nor the producer, whose import would take a fifth of a second.
 """
 
 from importlib import import_module

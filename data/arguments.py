@@ -13,6 +13,7 @@ from raylog.core.errors import InvalidConfig, did_you_mean
 Config = TypeVar("Config", bound=ClientConfig)
 logger = logging.getLogger(__name__)
 
+# The keys of these three tables may not stand in `consumer_config` or `producer_config`; the values say what to do.
 _BESIDE = {
     "secret": "give secret beside it",
     "token": "give token beside it",
@@ -56,7 +57,7 @@ REMOTE_ARGUMENTS = frozenset(
 
 
 def check_remote(given: Iterable[str], others: Iterable[str]) -> None:
-    """InvalidConfig for an argument that is none of these; `others`: the named ones of the function."""
+    """Raise InvalidConfig for an argument that Ray does not know either; `others`: the function's named arguments."""
     for name in given:
         if name == "kafka_auth_config":
             raise InvalidConfig("kafka_auth_config is of Kafka: give secret or token, or neither inside Ray.")
@@ -65,7 +66,7 @@ def check_remote(given: Iterable[str], others: Iterable[str]) -> None:
 
 
 def checked_topics(topics: Any) -> tuple[str, ...]:
-    """One name or several, each once. Raises InvalidConfig."""
+    """The names of the topics without repetitions, from one name or several. Raises InvalidConfig."""
     names = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
     if not names or not all(isinstance(name, str) and name for name in names):
         raise InvalidConfig(f"topics must be the name of a topic, or a list of at least one name, not {topics!r:.200}.")
@@ -73,7 +74,7 @@ def checked_topics(topics: Any) -> tuple[str, ...]:
 
 
 def address_of(bootstrap_servers: Any, secret: Any, token: Any) -> tuple[str | None, Any]:
-    """The brokers as one text, and the credentials. Raises InvalidConfig."""
+    """The brokers as one text ("host:port,host:port"; None = not given), and the credentials. Raises InvalidConfig."""
     if bootstrap_servers is not None and not isinstance(bootstrap_servers, str):
         if not isinstance(bootstrap_servers, Sequence) or not all(isinstance(each, str) for each in bootstrap_servers):
             raise InvalidConfig(
@@ -86,7 +87,11 @@ def address_of(bootstrap_servers: Any, secret: Any, token: Any) -> tuple[str | N
 
 
 def config_of(kind: type[Config], argument: str, given: Any, refused: Mapping[str, str]) -> Config:
-    """The checked configuration of tasks' clients from `consumer_config` or `producer_config`."""
+    """The checked configuration for the clients of tasks. Raises InvalidConfig.
+
+    `given`: the argument `consumer_config` or `producer_config`, by the name `argument`; `refused`: keys it may not
+    have, with what to do instead.
+    """
     if given is not None and not isinstance(given, Mapping):
         raise InvalidConfig(f"{argument} must be a mapping as {{'client.id': 'training'}}, not {given!r:.100}.")
     for name in given or {}:
@@ -100,9 +105,9 @@ def config_of(kind: type[Config], argument: str, given: Any, refused: Mapping[st
 
 
 def consumer_of(given: Any, isolation_level: str | None) -> ConsumerConfig:
-    """The configuration for reading; `isolation_level` beside it wins, and is `read_committed` without either.
+    """The configuration for reading, from `consumer_config` and the argument `isolation_level`.
 
-    A warning says so when `consumer_config` has another level.
+    The argument wins, with a warning when `consumer_config` has another level; the default is `read_committed`.
     """
     keys = dict(given) if isinstance(given, Mapping) else given
     if isinstance(keys, dict) or keys is None:
@@ -122,7 +127,7 @@ def consumer_of(given: Any, isolation_level: str | None) -> ConsumerConfig:
 
 
 def positive(name: str, value: Any) -> int | None:
-    """A whole number from 1 on, or None. Raises InvalidConfig."""
+    """The value, if it is a whole number from 1 on, or None. Raises InvalidConfig."""
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
         raise InvalidConfig(f"{name} must be a whole number from 1 on, not {value!r:.100}.")
     found: int | None = value

@@ -1,10 +1,14 @@
 """Read tasks that Ray repeats after a worker was lost: the reader gets exact rows, or an error. Used by the sources.
 
-Ray drops as many blocks of a repeated attempt as arrived from the one before, by their number. So a repeated attempt
-has to give out the same blocks; and an error that it raises before it has given out as many is stored under a number
-that the reader has passed, and never seen: the dataset would end without an error and without the rows (Ray 2.60). A
-lost worker, on the other hand, is reported to the reader once all attempts are used up. So a repeated attempt that
-fails ends its process. May touch: the process, whose end is the point.
+Ray numbers the blocks of an attempt, and drops as many blocks of a repeated attempt as have arrived from the one before
+it. This has two consequences (Ray 2.60):
+
+- A repeated attempt has to give out the same blocks.
+- If it raises an error earlier than that, Ray stores the error under the number of a block that the reader has passed.
+  The reader never sees it: the dataset would end without an error and without the rows.
+
+Ray does report a lost worker to the reader, once all attempts are used up. So a repeated attempt that fails ends its
+process. May touch: the process, which it ends.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ logger = logging.getLogger(__name__)
 REPETITIONS: Final = 4
 """How often Ray repeats a read task whose worker was lost, unless `ray_remote_args` has another `max_retries`."""
 EXIT_CODE: Final = 70
-"""EX_SOFTWARE: shown where the end of a worker is reported."""
+"""EX_SOFTWARE: Ray shows it where it reports the end of the worker."""
 
 
 def attempt_number() -> int:
@@ -34,12 +38,12 @@ def attempt_number() -> int:
 
 
 def seen_by_reader(blocks: Iterator[Any], attempt: int) -> Iterator[Any]:
-    """Pass blocks on; where an error of this attempt might never be seen, log it and end the process instead."""
+    """Pass blocks on. In a repeated attempt (above 0) log an error and end the process: the reader might not see it."""
     try:
         yield from blocks
     except ray.exceptions.TaskCancelledError:
         raise  # the reader has ended the task
-    except Exception as error:  # whatever it is, the rows behind it must not be missing without an error
+    except Exception as error:  # any error: rows must not be missing without one
         if attempt == 0:
             raise
         _end_process(error)

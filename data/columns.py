@@ -1,8 +1,8 @@
 """The columns of a dataset: those of `ray.data.read_kafka`, made of what client.ranges builds. Pure; needs pyarrow.
 
-The types are Ray's declared ones. Two things differ from what its Kafka source puts into blocks today, deliberately:
-headers are a map in every block, as declared, and a header key that comes twice keeps both values, in their order. A
-map of Arrow may hold a key twice; `dict(row["headers"])` has the last one, as Ray's.
+The types are those that Ray declares. Two things differ deliberately from the blocks that its Kafka source makes today:
+headers are a map in every block, as declared, and a header key that comes twice keeps both values, in order. An Arrow
+map may hold a key twice; `dict(row["headers"])` has the last value, as with Ray.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ SCHEMA = pa.schema(
 """All columns. `timestamp`: milliseconds since 1970. `timestamp_type`: 1 = the producer's time, 2 = the leader's."""
 _AS_BUILT = {"timestamp_type": "timestampType"}
 _TIMESTAMP_TYPE_OF_RAY = 1
-"""librdkafka, hence Ray, counts from 1: 0 is for records so old that they have no timestamp."""
+"""Added to Raylog's type: librdkafka, and so Ray, counts from 1; its 0 is for records too old to have a timestamp."""
 
 
 def chosen(columns: Sequence[str] | None, include_headers: bool) -> tuple[str, ...]:
-    """The names of the columns to make, in the order given. InvalidConfig suggests the right name."""
+    """The names of the columns to make, in the order given; `columns` None: all. Raises InvalidConfig."""
     if columns is None:
         return tuple(name for name in SCHEMA.names if include_headers or name != "headers")
     if isinstance(columns, str) or not columns:
@@ -54,7 +54,10 @@ def schema_of(names: Sequence[str]) -> Any:
 
 
 def built_schema(names: Sequence[str]) -> Any:
-    """The schema for client.ranges from which `table_of` makes these columns; the offset, when there are none."""
+    """The schema that client.ranges has to build, so that `table_of` can make these columns of it.
+
+    Without columns it is the offset alone, which counts the rows.
+    """
     fields = [
         pa.field(_AS_BUILT.get(name, name), HEADERS if name == "headers" else SCHEMA.field(name).type) for name in names
     ]
@@ -62,7 +65,7 @@ def built_schema(names: Sequence[str]) -> Any:
 
 
 def table_of(batch: Any, names: Sequence[str]) -> Any:
-    """A block: the table of a record batch with `built_schema(names)`."""
+    """A block with these columns, from a record batch with the schema `built_schema(names)`."""
     return pa.Table.from_arrays([_column(batch, name) for name in names], schema=schema_of(names))
 
 

@@ -1,7 +1,7 @@
 """A write as Ray Data's `Datasink`: what each write task does with its blocks. Used by writes.py.
 
-A task returns when every record is stored by all replicas in sync, each once whatever was repeated on the way (an
-idempotent producer with acks=all). May touch: the network, the clock.
+A task returns when all in-sync replicas have stored every record. Its producer is idempotent with acks=all, so repeated
+requests store a record once. May touch: the network, the clock.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylog.client.producer.producer import Producer
 from raylog.data.serializing import Fields, check_schema, records_of
 
 ROWS_MAX = 65_536
-"""Rows that are handed to the producer at once."""
+"""Most rows that are given to the producer at once."""
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -31,12 +31,12 @@ class WriteTask:
     fields: Fields
     bootstrap: str
     token: Any = field(repr=False)
-    """Writes to this topic."""
+    """Allows writes to this topic."""
     producer: Mapping[str, Any]
-    """Keyword arguments of its producer, without address and credentials."""
+    """Keyword arguments of the task's producer, without address and credentials."""
 
     def __call__(self, blocks: Iterable[Any]) -> int:
-        """Write all blocks; how many records. Raises the first error of a record."""
+        """Write all blocks; returns the number of records. Raises the first error of a record."""
         producer = Producer(**self.producer, bootstrap=self.bootstrap, token=self.token)
         try:
             return send_all(producer, self._parts(blocks))

@@ -1,9 +1,9 @@
 """A bounded read as Ray Data's `Datasource`: read tasks of some ranges each. Used by reads.py.
 
 Offsets are fixed before this is made, so a dataset has the same records each time it is executed. A task holds a token
-and the brokers' addresses, never a secret, and finds a partition's new leader by itself. Blocks end where batches of
-the log fill them: a repeated task makes the same ones, as Ray requires of it. Where it cannot, because the log has
-changed since, it fails so that the reader sees it (`attempts`).
+and the brokers' addresses, never a secret, and finds a partition's new leader by itself. The batches of the log decide
+where a block ends, so a repeated task makes the same blocks, as Ray requires. Where it cannot, because the log has
+changed since, it fails in a way that the reader notices (`attempts`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RangesTask:
     timeout_s: float | None
 
     def __call__(self) -> Iterator[Any]:
-        """The blocks of the ranges, one after the other; those read by then when `timeout_s` is over."""
+        """The blocks of the ranges, one after the other; after `timeout_s` it ends with those read so far."""
         attempt = attempt_number()
         return seen_by_reader(self._blocks(attempt), attempt)
 
@@ -64,7 +64,7 @@ class RangesTask:
     def _batches(
         self, item: PartitionRange, reading: RangeReading, schema: Any, deadline_s: float | None
     ) -> Iterator[Any]:
-        """The record batches of a range that come in time."""
+        """The record batches of a range that come before the deadline; a warning says when it is reached."""
         if deadline_s is None:
             yield from read_range(item, reading, schema)
             return
@@ -109,7 +109,7 @@ class RaylogDatasource(Datasource):
         return "Raylog"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Not known: ranges are of records, and not of bytes."""
+        """None, not known: ranges count records, not bytes."""
         return None
 
     def supports_projection_pushdown(self) -> bool:
@@ -119,7 +119,7 @@ class RaylogDatasource(Datasource):
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """One for each group of ranges, whatever `parallelism` says: `override_num_blocks` has decided already."""
+        """One task for each group of ranges. `parallelism` is ignored: `override_num_blocks` has decided already."""
         names = self._names
         if self._projection_map is not None:
             # In the order of the selection: Ray drops the operator that would have brought them into it.
@@ -142,7 +142,7 @@ def files_of(ranges: Sequence[PartitionRange]) -> Iterator[str]:
 
 
 def block_of(batch: Any, names: Sequence[str]) -> Any:
-    """The block of a record batch; one of rows without columns has Ray's column that keeps their number."""
+    """The block of a record batch. A block without columns has Ray's internal column that keeps the number of rows."""
     if names:
         return table_of(batch, names)
     import pyarrow as pa

@@ -1,8 +1,7 @@
 """An endless read as Ray Data's `Datasource`: tasks that follow their partitions, and give out what comes as blocks.
 
-Each task owns some partitions and holds a consumer of them, which rides out leader changes and fetches ahead within its
-bound. Ray stops a task at its next block while the operators behind it have enough, and ends it with the dataset. Used
-by reads.py.
+Each task owns some partitions. Its consumer follows leader changes and fetches ahead up to a bound. While the operators
+behind a task have enough, Ray pauses it at its next block; Ray ends the task with the dataset. Used by reads.py.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ from raylog.data.columns import built_schema, schema_of
 from raylog.data.datasource import NotRepeatable, block_of, files_of
 
 LINGER_S = 0.1
-"""How long a block is filled once it has a record: a block costs Ray some milliseconds, whatever its size."""
+"""How long a block is filled after its first record: a block costs Ray some milliseconds, whatever its size."""
 POLL_S = 0.2
-"""How long one wait for records is; a task that is cancelled notices it between two."""
+"""Longest wait for records at once; a cancelled task notices it between two waits."""
 BLOCK_BYTES_MAX = 16 << 20
-"""Above the size of a block: fetched bytes of two of ArrowBuilder's record batches."""
+"""An upper bound of a block's size: the fetched bytes of two of ArrowBuilder's record batches."""
 
 
 class AtOnce(int):
     """A size in bytes that every block exceeds, for `DataContext.target_max_block_size`.
 
-    Ray collects the blocks of a task until they exceed that size, which an endless task of a quiet topic never reaches;
-    and cuts blocks that exceed it by half. Both compare with this number: the first comparison, `size > target`, is
-    answered by `__lt__` here, the second multiplies first and so sees the number itself.
+    Ray uses that size twice. It collects the blocks of a task until they exceed it, which an endless task of a quiet
+    topic never does; and it cuts blocks that exceed it by half. The first comparison, `size > target`, calls `__lt__`
+    below. The second multiplies the target first, and so compares with the number itself.
     """
 
     def __lt__(self, size: object) -> bool:
@@ -53,19 +52,19 @@ class FollowingTask:
     """The function of one read task; pickled to where it runs."""
 
     ranges: tuple[PartitionRange, ...]
-    """Where each partition begins and ends; with one token for all of them."""
+    """Where each partition begins and ends; all have the same token."""
     consumer: ConsumerConfig
     names: tuple[str, ...]
     timeout_s: float | None
 
     def __call__(self) -> Iterator[Any]:
-        """Blocks of what comes; ends when all partitions are at their ends, or `timeout_s` is over."""
+        """Blocks of new records; ends when all partitions are at their ends, or after `timeout_s`."""
         attempt = attempt_number()
         return seen_by_reader(self._blocks(attempt), attempt)
 
     def _blocks(self, attempt: int) -> Iterator[Any]:
         if attempt > 0:
-            # Its blocks depend on when records came: Ray would drop others than those that arrived.
+            # Blocks depend on when records came. A repeated task makes others, and Ray would drop the wrong ones.
             raise NotRepeatable(
                 "A worker of a continuous read was lost, and only the program that iterates knows which records "
                 "arrived from it: read again with start_offset behind their offsets."
@@ -120,14 +119,14 @@ class _Blocks:
         return POLL_S if self._since_s is None else max(0.0, self._since_s + LINGER_S - time.monotonic())
 
     def take(self) -> Any:
-        """What was added as one table, and begin the next block."""
+        """Take what was added since the last call, as one table; the next block begins."""
         self._since_s = None
         tables = [block_of(batch, self._names) for builder in self._builders.values() for batch in builder.take()]
         return pa.concat_tables(tables) if tables else schema_of(self._names).empty_table()
 
 
 class FollowingDatasource(Datasource):
-    """Partitions that are followed; made by `raylog.data.read(trigger="continuous")`."""
+    """Partitions that tasks follow; made by `raylog.data.read(trigger="continuous")`."""
 
     def __init__(self, tasks: Sequence[FollowingTask]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -138,13 +137,13 @@ class FollowingDatasource(Datasource):
         return "RaylogContinuously"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        """Not known, and without end."""
+        """None: the read has no end."""
         return None
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
     ) -> list[ReadTask]:
-        """One for each group of partitions, whatever `parallelism` says."""
+        """One task for each group of partitions; `parallelism` is ignored."""
         return [
             ReadTask(
                 task,

@@ -13,9 +13,9 @@ from raylog.core.errors import NoClusterFound
 
 
 def join_ray(bootstrap: str | None) -> None:
-    """Join the Ray that runs here; without one, a private Ray reads a cluster that is named.
+    """Join the Ray cluster that runs here; without one, start a private Ray, if a Raylog cluster is named.
 
-    NoClusterFound where neither the argument nor the environment names one.
+    Raises NoClusterFound where neither `bootstrap` nor the environment names a Raylog cluster.
     """
     if ray.is_initialized():
         return

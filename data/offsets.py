@@ -15,17 +15,17 @@ _SHAPES = '{word}, an offset, a datetime, or {{"topic": {{0: 1500, 1: {word}}}}}
 
 
 def start_of(given: Any) -> OffsetSpec:
-    """Read `start_offset`; partitions that a mapping does not name start at the earliest record."""
+    """Parse `start_offset`; partitions that a mapping leaves out start at the earliest record. Raises InvalidConfig."""
     return _spec("start_offset", given, "earliest")
 
 
 def end_of(given: Any) -> OffsetSpec:
-    """Read `end_offset`; partitions that a mapping does not name end behind the latest record."""
+    """Parse `end_offset`; partitions that a mapping leaves out end behind the latest record. Raises InvalidConfig."""
     return _spec("end_offset", given, "latest")
 
 
 def check_order(start: OffsetSpec, end: OffsetSpec) -> None:
-    """InvalidConfig when the end is before the start for certain, whatever the topic holds."""
+    """Raise InvalidConfig when the end is certainly before the start, whatever the topic holds."""
     first, last = start.everywhere, end.everywhere
     if first is None or last is None or start.each or end.each or start.is_time != end.is_time:
         return
@@ -60,7 +60,7 @@ def _of_each(option: str, given: Mapping[Any, Any], default: str) -> dict[TopicP
 
 
 def _number(option: str, given: Any, default: str, where: str) -> int:
-    """An offset or the edge that makes sense here."""
+    """An offset, or the number of the edge `default`, the only word allowed here. Raises InvalidConfig."""
     if given is None:
         return EDGES[default]
     if isinstance(given, str):
@@ -80,7 +80,7 @@ def _number(option: str, given: Any, default: str, where: str) -> int:
 
 
 def _milliseconds(moment: datetime) -> int:
-    """Milliseconds since 1970, rounded up; without a zone it is UTC, as for `read_kafka`."""
+    """Milliseconds since 1970, rounded up; a datetime without a zone is UTC, as for `read_kafka`."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))

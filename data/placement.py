@@ -1,4 +1,4 @@
-"""Which Ray node reads which ranges, and how tasks of a following read share the partitions. Pure. Used by reads.py."""
+"""Which Ray node reads which ranges, and how the tasks of a read divide them. Pure. Used by reads.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from raylog.client.reading.range_fetcher import PartitionRange
 
 
 def by_node(ranges: Sequence[PartitionRange], nodes: Collection[str]) -> dict[str, list[PartitionRange]]:
-    """The ranges by the Ray node with their leader, in order; "" for those with none of these nodes.
+    """The ranges by the id of the Ray node that runs their leader; "" where that is none of `nodes`.
 
-    On that node a task reads the leader's files by itself. With all on one node, or a single node in the cluster, there
-    is nothing to choose: all are under "".
+    On the leader's node a task reads the log files itself. With fewer than two nodes there is no choice, and all ranges
+    are under "".
     """
     if len(nodes) < 2:
         return {"": list(ranges)} if ranges else {}
@@ -23,12 +23,12 @@ def by_node(ranges: Sequence[PartitionRange], nodes: Collection[str]) -> dict[st
 
 
 def shared_out(ranges: Sequence[PartitionRange], tasks: int) -> list[list[PartitionRange]]:
-    """The ranges dealt out to at most so many tasks, none of which is without one."""
+    """Deal the ranges out to at most so many tasks; each task gets at least one."""
     return [list(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
 
 
 def shares(numbers: Sequence[int], total: int) -> list[int]:
-    """A total divided in proportion to these numbers, each of which gets at least 1; with fewer than those, 1 each."""
+    """Divide a total in proportion to these numbers; each share is at least 1, even if their sum then exceeds it."""
     left = sum(numbers)
     found = []
     for index, number in enumerate(numbers):
@@ -39,7 +39,7 @@ def shares(numbers: Sequence[int], total: int) -> list[int]:
 
 
 def in_groups(ranges: Sequence[PartitionRange], groups: int) -> list[list[PartitionRange]]:
-    """The ranges in at most so many groups of neighbours, of nearly equal numbers."""
+    """Divide the ranges into at most so many groups of neighbours, of nearly equal size."""
     count = min(groups, len(ranges))
     cuts = [len(ranges) * step // count for step in range(count + 1)] if count else []
     return [list(ranges[first:end]) for first, end in pairwise(cuts)]

@@ -30,18 +30,18 @@ from raylog.data.placement import by_node, in_groups, shared_out, shares
 
 TRIGGERS = ("once", "continuous")
 RECORDS_OF_TASK_MIN = 100_000
-"""Below this a task's records are not shared out: it takes Ray longer to start one than to read them."""
+"""A task gets at least so many records: Ray takes longer to start a task than to read fewer."""
 RECORDS_OF_TASK_MAX = 2_000_000
-"""A task that is lost is repeated from its beginning."""
+"""A task gets at most so many records, because a lost task is repeated from its beginning."""
 TASKS_PER_CPU = 4
-"""So that the last tasks of a read end at about the same time."""
+"""Several, so that the last tasks of a read end at about the same time."""
 FOLLOWING_CPUS = 0.25
-"""Of each task of a continuous read, by default: it waits most of the time, and the operators behind it need CPUs."""
+"""Default CPUs of a task of a continuous read: it waits most of the time, and the operators behind it need CPUs."""
 FOLLOWING_BUFFER_BYTES = 16 << 20
-"""Bytes that such a task fetches ahead at most, unless `consumer_config` says otherwise."""
+"""Most bytes that a task of a continuous read fetches ahead; `consumer_config` may lower it."""
 CONTINUOUS_TOKEN_S = 30 * 86_400.0
 ONCE_TOKEN_S = 43_200.0
-"""How long tasks may read: those of a dataset that is executed later are refused."""
+"""Default lifetimes of the tasks' token: tasks of a dataset that is executed later are refused."""
 
 PartitionOffsets = Mapping[str, Mapping[int, "int | str"]]
 
@@ -69,16 +69,17 @@ def read(
 ) -> ray.data.Dataset:
     """Read topics as a dataset with the columns of `ray.data.read_kafka` (`raylog.data.columns.SCHEMA`).
 
-    `trigger="once"` reads the records between two offsets, which are fixed now: each execution has the same ones.
-    `"continuous"` follows the topics until the iteration is left, `end_offset` is reached or `timeout_ms` over; iterate
-    with `batch_size=None, prefetch_batches=0`, otherwise a batch waits for the records that come behind it.
+    `trigger="once"` reads the records between two offsets, which are fixed now, so each execution reads the same ones.
+    `"continuous"` follows the topics until the iteration is left, `end_offset` is reached or `timeout_ms` is over.
+    Iterate over it with `batch_size=None, prefetch_batches=0`: otherwise a batch waits for the records that follow it.
 
-    `bootstrap_servers` with `secret` or `token` is the cluster; found through Ray by default. Tasks get a token for
-    `token_lifetime_s` (12 hours; continuous: 30 days). `start_offset`, `end_offset` (exclusive): offsets that are no
-    longer, or not yet, in the log mean its edge; datetimes are UTC unless they have a zone; partitions that a mapping
-    does not name are read from or to the edge. `isolation_level`: read_committed, unless `consumer_config` has another.
-    `fail_on_data_loss=False` skips records that are removed while they are read. `override_num_blocks`: the number of
-    tasks. `timeout_ms`: a task ends with what it has by then. `remote_args`: the further arguments of `read_kafka`.
+    `bootstrap_servers` with `secret` or `token` names the cluster; by default it is found through Ray. Tasks get a
+    token for `token_lifetime_s` (12 hours; continuous: 30 days). `start_offset`, `end_offset` (exclusive): an offset
+    that is no longer, or not yet, in the log means the edge of the log; datetimes are UTC unless they have a zone;
+    partitions that a mapping leaves out are read from or to the edge. `isolation_level`: read_committed, unless
+    `consumer_config` has another. `fail_on_data_loss=False` skips records that are removed while they are read.
+    `override_num_blocks`: the number of tasks. `timeout_ms`: a task ends with what it has by then. `remote_args`: the
+    further arguments of `read_kafka`.
 
     Raises InvalidConfig, UnknownTopicOrPartition, NoClusterFound, ConnectionFailed, AuthenticationFailed.
     """
@@ -103,7 +104,7 @@ def read(
 
 
 def _wanted(topics: tuple[str, ...], start: OffsetSpec, end: OffsetSpec, follows: bool) -> RangesWanted:
-    """What is planned, without the way to the cluster. Edges are as `read_kafka` has them."""
+    """What to read, without the cluster's address. Offsets outside the log mean its edges, as in `read_kafka`."""
     check_order(start, end)
     if follows and end.is_time:
         raise InvalidConfig(
@@ -124,7 +125,7 @@ def _wanted(topics: tuple[str, ...], start: OffsetSpec, end: OffsetSpec, follows
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """From ranges to a dataset."""
+    """Makes a dataset from ranges."""
 
     names: tuple[str, ...]
     consumer: ConsumerConfig
@@ -134,7 +135,7 @@ class _Plan:
     def bounded(
         self, ranges: Sequence[PartitionRange], tasks: int | None, options: Mapping[str, Any]
     ) -> ray.data.Dataset:
-        """One read operator for each node with leaders, because Ray places the tasks of an operator alike."""
+        """A bounded dataset: one read operator for each node with leaders, as Ray places all tasks of one alike."""
         cut = _cut(ranges, tasks, _cpus())
         reading = RangeReading(
             fail_on_data_loss=self.fail_on_data_loss,
@@ -158,7 +159,7 @@ class _Plan:
     def followed(
         self, ranges: Sequence[PartitionRange], tasks: int | None, options: Mapping[str, Any]
     ) -> ray.data.Dataset:
-        """One read operator for each node with leaders, as above; the tasks of all run from the beginning."""
+        """A continuous dataset: one read operator for each node with leaders, as above; all tasks run at once."""
         cpus = _cpus()
         share = FOLLOWING_CPUS if options["num_cpus"] is None else options["num_cpus"]
         count = min(tasks or max(1, int(cpus)), len(ranges))
@@ -198,7 +199,7 @@ def _united(datasets: Sequence[ray.data.Dataset]) -> ray.data.Dataset:
 
 
 def _cut(ranges: Sequence[PartitionRange], blocks: int | None, cpus: float) -> list[PartitionRange]:
-    """The ranges, cut for as many tasks as are wanted, or as have enough to do."""
+    """Cut the ranges into at least `blocks` pieces; None: into as many as keep the CPUs busy."""
     records = sum(item.end - item.start for item in ranges)
     wanted = blocks or min(int(cpus * TASKS_PER_CPU), records // RECORDS_OF_TASK_MIN)
     pieces = split_ranges(
@@ -230,10 +231,10 @@ def _may_place(options: Mapping[str, Any]) -> bool:
 
 
 def _dataset(source: Datasource, repetitions: int, options: Mapping[str, Any]) -> ray.data.Dataset:
-    """The dataset of a source, whose tasks Ray repeats so often where a worker is lost.
+    """The dataset of a source; Ray repeats a task at most `repetitions` times when its worker is lost.
 
-    Ray's default has no limit, also where no attempt succeeds. It has no other way to set one than this argument, of
-    which it warns until 2.64, where it ends.
+    By default Ray repeats without a limit, even if no attempt succeeds. `ray_remote_args` is its only way to set one;
+    Ray warns that it is deprecated, and removes it in 2.64.
     """
     given = {"max_retries": repetitions, **(options.get("ray_remote_args") or {})}
     with warnings.catch_warnings():
@@ -243,7 +244,7 @@ def _dataset(source: Datasource, repetitions: int, options: Mapping[str, Any]) -
 
 
 def _placement(node: str) -> dict[str, Any]:
-    """What has tasks run on this node if it has room, and anywhere otherwise."""
+    """Ray options that run tasks on this node if it has room, and anywhere otherwise; "" = anywhere."""
     if not node:
         return {}
     return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}

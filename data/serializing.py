@@ -1,7 +1,7 @@
 """Columns of a block as keys, values, headers and times of records. Used by datasink.py. Pure; needs pyarrow.
 
-Byte and text columns pass as they are, a buffer each: no Python object is made for a record. JSON, and the texts of
-numbers, are made row by row.
+Columns of bytes, text or integers are converted as whole buffers: no Python object is made for a record. JSON, and the
+text of other types, are made row by row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SERIALIZERS = ("json", "string", "bytes")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """Which column becomes what; None: there is none, and for the value the whole row."""
+    """Which column becomes which part of a record; None: no column, and for ``value`` the whole row."""
 
     value: str | None = None
     key: str | None = None
@@ -34,7 +34,7 @@ class Fields:
     """None: `json` for the whole row and for columns that are neither bytes nor text."""
 
     def named(self) -> dict[str, str]:
-        """The columns by the arguments that name them."""
+        """The named columns, by the argument of `write` that names each."""
         given = {
             "value_field": self.value,
             "key_field": self.key,
@@ -46,29 +46,29 @@ class Fields:
 
 
 class Records(NamedTuple):
-    """What is sent of a block."""
+    """The records of a block, ready to send."""
 
     columns: ArrowColumns
     partitions: Any
-    """An Arrow array of integers, or None."""
+    """The partition of each record, an Arrow array of integers; None: the producer chooses."""
 
 
 def check_schema(fields: Fields, schema: Any) -> None:
-    """Check the schema of a dataset before there are records: `check_columns`, and types that cannot be serialized."""
+    """Check the schema of a dataset before any record. Raises InvalidConfig as `check_columns`, and InvalidRecord."""
     check_columns(fields, schema.names)
     if isinstance(schema, pa.Schema):  # of blocks of pandas, Ray knows NumPy's types only
         records_of(schema.empty_table(), fields, 0)
 
 
 def check_columns(fields: Fields, names: Sequence[str]) -> None:
-    """InvalidConfig for a column that does not exist; the sentence has the argument and the nearest name."""
+    """Raise InvalidConfig for a column that does not exist; the message has the argument and the nearest name."""
     for argument, column in fields.named().items():
         if column not in names:
             raise InvalidConfig(f"{argument}: {did_you_mean('column', column, names)}")
 
 
 def records_of(table: Any, fields: Fields, now_ms: int) -> Records:
-    """The records of a table. Raises InvalidRecord for a column of a wrong type, or what cannot be serialized."""
+    """The records of a table. Raises InvalidConfig for a missing column, InvalidRecord for a wrong type or value."""
     check_columns(fields, table.column_names)
     column = {argument: _whole(table.column(name)) for argument, name in fields.named().items()}
     return Records(
@@ -85,7 +85,7 @@ def records_of(table: Any, fields: Fields, now_ms: int) -> Records:
 
 
 def _whole(column: Any) -> Any:
-    """A column as one array of a plain type."""
+    """A column as one array, without chunks and dictionary encoding."""
     array = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = array.chunk(0) if array.num_chunks == 1 else pa.concat_arrays(array.chunks)

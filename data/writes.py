@@ -45,15 +45,15 @@ def write(
 ) -> None:
     """Write each row of a dataset as a record; returns when all are stored by every replica in sync.
 
-    Without `value_field` the whole row becomes JSON, as `Dataset.write_kafka` has it; a column of bytes or text is
+    Without `value_field` the whole row becomes JSON, as in `Dataset.write_kafka`; a value column of bytes or text is
     written as it is, any other as JSON. `headers_field`: a map of text to bytes. `timestamp_field`: a timestamp (UTC
-    unless it has a zone) or milliseconds; the time of sending by default. `partition_field`: the partition's number;
-    else a key decides, and without key whole blocks go to one partition. Serializers: `json`, `string`, `bytes`; null
-    stays null. `producer_config`: further keys of `raylog.ProducerConfig`.
+    unless it has a zone) or milliseconds since 1970; by default the time of sending. `partition_field`: the number of
+    the partition; by default the key decides, and without a key whole blocks go to one partition. Serializers: `json`,
+    `string`, `bytes`; null stays null. `producer_config`: further keys of `raylog.ProducerConfig`.
 
-    `bootstrap_servers`, `secret`, `token`: as those of `read`; tasks get a token that writes to this topic only.
-    A task that Ray repeats writes its rows again (at least once). Raises InvalidConfig, UnknownTopicOrPartition,
-    InvalidRecord for what cannot be written, RecordTooLarge, and what reaching the cluster may raise.
+    `bootstrap_servers`, `secret`, `token`: as for `read`; tasks get a token that allows writes to this topic only. A
+    task that Ray repeats writes its rows again (at least once). Raises InvalidConfig, UnknownTopicOrPartition,
+    InvalidRecord for what cannot be written, RecordTooLarge, and the errors of connecting to the cluster.
     """
     if not isinstance(ds, ray.data.Dataset):
         raise InvalidConfig(

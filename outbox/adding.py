@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 Database = Union[Connection, "OrmSession"]
 KEY_BYTES_MAX = 65_535
 OWN_PREFIX = "raylog-"
-"""Names of headers that begin with it are Raylog's."""
+"""Prefix of the headers that only Raylog writes."""
 _checked: WeakSet[Engine] = WeakSet()
-"""Engines whose outbox has the right version."""
+"""Engines whose outbox was found to have the right version."""
 
 
 def add(
@@ -39,10 +39,11 @@ def add(
     """Write an event into the outbox, in the transaction of `db`; returns its txid.
 
     When the transaction commits, a relay stores the event in the topic once; when it rolls back, it never does. `db` is
-    a connection of SQLAlchemy, or a session of its ORM. `txid` names the event for good: a second one with the same
-    name raises the database's IntegrityError, and consumers know it by its header `raylog-txid`; by default a new one
-    is made. `deliver_at`: not before this time, a datetime with a zone or milliseconds since 1970. Of `headers` those
-    whose names begin with `raylog-` are left out: the headers of the record that caused the event may be passed on.
+    a connection of SQLAlchemy, or a session of its ORM. `txid` names the event for good: a second event with the same
+    txid raises the database's IntegrityError, and consumers find it in the header `raylog-txid`; by default a new one
+    is made. `deliver_at`: the event is not delivered before this time, a datetime with a zone or milliseconds since
+    1970. `headers` whose names begin with `raylog-` are left out, so the headers of the record that caused the event
+    may be passed on.
 
     Raises TypeError or ValueError for what cannot be stored, OutboxNotInitialized, OutboxVersionMismatch.
     """
@@ -97,7 +98,7 @@ def checked_txid(txid: str) -> str:
 
 
 def _own_left_out(headers: Headers) -> list[Header]:
-    """The pairs without those that Raylog adds: with the headers of the event that caused this one, they name that."""
+    """The headers without Raylog's own: passed on from the record that caused the event, these would name that one."""
     return [pair for pair in checked_headers(headers) or () if not pair[0].startswith(OWN_PREFIX)]
 
 

@@ -11,11 +11,12 @@ from raylog.outbox.engines import begin, connect
 from raylog.outbox.tables import FAILED, UNFINISHED, checked_settings, lanes, lease, now_ms, outbox
 
 FAILED_SHOWN = 100
+"""Most failed events that a status lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStatus:
-    """One shard: its relay ("" = none), how long its lease runs yet (ms; 0: none holds it), and its fence."""
+    """One shard: its relay ("" = none), how long its lease still runs (ms; 0 = no relay holds it), and its fence."""
 
     shard: int
     owner: str
@@ -25,7 +26,7 @@ class ShardStatus:
 
 @dataclass(frozen=True, slots=True)
 class LaneStatus:
-    """Where a shard goes on in one partition."""
+    """Where a shard continues in one partition: its producer there, and the sequence of the next record."""
 
     shard: int
     topic: str
@@ -37,7 +38,7 @@ class LaneStatus:
 
 @dataclass(frozen=True, slots=True)
 class FailedEvent:
-    """An event that its topic refuses for good. ``waiting``: later events of its key, which wait for a decision."""
+    """An event that its topic refuses for good. ``waiting``: how many later events of its key it holds up."""
 
     row_id: int
     txid: str
@@ -49,7 +50,7 @@ class FailedEvent:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """One outbox. ``oldest_ms``: age of the oldest event that is due and not finished; None = all are."""
+    """One outbox. ``counts``: events by state. ``oldest_ms``: age of the oldest due, unfinished event; None = none."""
 
     settings: dict[str, str]
     counts: dict[str, int]
@@ -105,12 +106,18 @@ def status(engine: Engine) -> OutboxStatus:
 
 
 def retry(engine: Engine, row_ids: Sequence[int] | None = None) -> int:
-    """Send failed events again (None: all), once the reason is mended; how many."""
+    """Let the relay send failed events again, once the reason is mended; returns how many. `row_ids` None: all.
+
+    Raises OutboxNotInitialized, OutboxVersionMismatch.
+    """
     return _decide(engine, row_ids, is_retried=True)
 
 
 def discard(engine: Engine, row_ids: Sequence[int]) -> int:
-    """Delete failed events for good, so that the later ones of their keys go on; how many."""
+    """Delete failed events for good, so that later events of their keys continue; returns how many.
+
+    Raises OutboxNotInitialized, OutboxVersionMismatch.
+    """
     return _decide(engine, row_ids, is_retried=False)
 
 

@@ -13,12 +13,12 @@ from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
 from raylog.outbox.model import OutboxBatch
 
 TXID_HEADER: Final = "raylog-txid"
-"""The header of a record that has the event's txid."""
+"""The record header that carries the event's txid."""
 _headers = msgspec.msgpack.Decoder(list[tuple[str, bytes | None]])
 
 
 class EventRow(NamedTuple):
-    """What a record is made of. Times in milliseconds since 1970; ``target_id``: of a delayed record's topic."""
+    """What a record is made of. Times: milliseconds since 1970. ``target_id``: id of a delayed record's own topic."""
 
     txid: str
     topic: str
@@ -31,7 +31,7 @@ class EventRow(NamedTuple):
 
 
 def encoded(batch: OutboxBatch, rows: Sequence[EventRow], compression_type: str) -> bytes:
-    """The batch, the same bytes for the same rows. Raises ValueError for headers that `add` has not written."""
+    """Encode a batch; the same rows give the same bytes. Raises ValueError for headers that `add` has not written."""
     keys = [row.key for row in rows]
     is_delayed = batch.where.topic == SCHEDULED_TOPIC
     headers: list[list[Header] | None] = [
@@ -53,5 +53,5 @@ def encoded(batch: OutboxBatch, rows: Sequence[EventRow], compression_type: str)
 
 
 def _envelope(row: EventRow) -> Header:
-    """The header that names the target of a delayed record; its key decides the partition when it is due."""
+    """The header that names a delayed record's own topic; its key decides the partition once it is due."""
     return Envelope(row.topic, row.target_id or "", BY_KEY, row.created_ms).header()

@@ -13,10 +13,11 @@ SQLITE_WAIT_S = 30
 
 
 def make_engine(url: str, **options: Any) -> Engine:
-    """SQLAlchemy's `create_engine`; for SQLite with write-ahead log, `BEGIN IMMEDIATE`, and waits for other writers.
+    """SQLAlchemy's `create_engine`, with the settings that an outbox wants; `options` are passed on.
 
-    Without that, SQLite begins a transaction at its first write only: what was read before it may be out of date. For
-    servers `pool_pre_ping` is on unless it is given: a connection that a restart has ended is replaced before its use.
+    SQLite gets a write-ahead log, `BEGIN IMMEDIATE`, and a wait of 30 s for other writers: by default its transactions
+    begin only at their first write, and what they read before may be out of date by then. For a database server
+    `pool_pre_ping` is on unless it is given: a connection that a restart has ended is replaced before its use.
     """
     is_file = make_url(url).get_backend_name() == "sqlite"
     engine = create_engine(url, **({"pool_pre_ping": not is_file} | options))
@@ -45,8 +46,8 @@ def _begin(connection: Any) -> None:
 def begin(engine: Engine) -> Iterator[Connection]:
     """A transaction, as `engine.begin()`; every error of the database itself is a SQLAlchemyError.
 
-    SQLAlchemy lets some errors through as the driver's own: where it sets a connection's isolation level, which takes
-    a statement on MySQL, or resets it afterwards. An outage that is noticed there is one like any other. What the block
+    SQLAlchemy does not wrap the driver's errors while it sets or resets a connection's isolation level, which takes a
+    statement on MySQL. Here they are wrapped too, so an outage looks the same wherever it is noticed. What the block
     raises comes out as it is.
     """
     yield from _translated(engine, engine.begin)

@@ -1,7 +1,8 @@
-"""One relay's hold on one shard: from the lease to its end. The loop around a `Session`.
+"""One relay's hold on one shard, from taking the lease to giving it back: the loop around a `Session`.
 
-All decisions are the session's. Its transactions run in a thread of their own; answers of leaders come in between two
-of them, never during one, so the session is used by one at a time. May touch: the network, the user's database.
+The session makes all decisions. Its transactions run in a thread of their own. Answers of leaders are collected, and
+given to the session between two transactions, so it is never used from two threads at once. May touch: the network,
+the user's database.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ logger = logging.getLogger(__name__)
 GATHER_S = 0.003
 """Answers that come within this time are marked in one transaction."""
 LAST_ANSWERS_S = 2.0
+"""How long the end of a holder waits for requests that are on their way."""
 ABSENT_TOPIC_S = 1.0
+"""Pause between two look-ups of a topic that does not exist."""
 CLEAN_EVERY_S = 10.0
+"""Pause after a look for old finished rows that found none."""
 Answer = tuple[OutboxBatch, "int | RaylogError"]
 Verification = tuple[TopicPartition, "KnownSequence | RaylogError | None"]
 
@@ -60,7 +64,7 @@ class Relay(Protocol):
 
 
 class Holder:
-    """Takes a shard, works on it, and gives it back."""
+    """Takes a shard's lease, relays its events, and gives the lease back."""
 
     def __init__(self, relay: Relay, shard: int, store: OutboxStore, producer: ResumedProducer) -> None:
         self.session: Session | None = None
@@ -77,7 +81,7 @@ class Holder:
         self._queried: set[TopicPartition] = set()
         self._absent_until_s: dict[str, float] = {}
         self._views: dict[str, int] = {}
-        """The version of the metadata that each topic's view is from."""
+        """By topic: the version of the metadata that the session's view was made from."""
         self._woken = asyncio.Event()
         self._is_ending = False
         self._renew_at_s = 0.0
@@ -103,7 +107,7 @@ class Holder:
         await self._finish(session)
 
     async def close(self) -> None:
-        """End what is on its way, and give the lease back as far as that is possible; the thread ends in any case."""
+        """Cancel what is on its way, and try to give the lease back; the thread ends in any case."""
         self._is_ending = True
         for task in self._tasks:
             task.cancel()
@@ -135,7 +139,7 @@ class Holder:
             await self._wait(session)
 
     async def _turn(self, session: Session) -> bool:
-        """The transaction of this round, if there is something to write; whether there may be more rows at once."""
+        """Run this round's transaction, if there is something to write; True when more rows may be ready at once."""
         store, held = self._store, self._lease
         changes = session.take_changes()
         if not changes and not await self._thread.run(store.has_work, held, session.full()):
@@ -177,7 +181,7 @@ class Holder:
         self._woken.clear()
 
     async def _finish(self, session: Session) -> None:
-        """Mark what is answered soon; the rest is sent again by the next holder."""
+        """Mark the batches whose answers come within `LAST_ANSWERS_S`; the next holder sends the rest again."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=LAST_ANSWERS_S)
         self._take_answers(session)
@@ -195,7 +199,7 @@ class Holder:
     # ------------------------------------------------------------ topics
 
     async def _learn_topics(self, session: Session) -> None:
-        """Keep the session's view of its topics as new as the metadata; look for absent ones again now and then."""
+        """Bring the session's views of topics up to date with the metadata; look absent topics up again when due."""
         cluster, now_s = self._producer.cluster, _now_s()
         for name in sorted(session.used_topics - session.topics.keys() - self._absent_until_s.keys()):
             self._absent_until_s[name] = 0.0
@@ -222,7 +226,10 @@ class Holder:
             self._view(session, name)
 
     async def _confirm(self, session: Session, names: Sequence[str]) -> bool:
-        """Fetch the limits of topics again, before a row fails by them; whether there is something new to plan by."""
+        """Fetch the limits of topics again, so that no row fails by outdated ones; True when all of them are confirmed.
+
+        False as well where there are none.
+        """
         try:
             for name in names:
                 await self._producer.cluster.refresh((name,))
@@ -297,7 +304,7 @@ class Holder:
                 session.verified(where, known, _now_ms())
 
     def _report(self, session: Session, where: TopicPartition, error: RaylogError) -> None:
-        """Log the first of a row of equal errors."""
+        """Log an error, unless the lane's last one was of the same type."""
         before = session.lanes[where].last_error
         if type(before) is not type(error):
             logger.warning("Outbox events for %s wait: %s: %s", where, type(error).__name__, error.message)
@@ -316,7 +323,7 @@ class Holder:
         return producer_id
 
     def _noted_renewal(self) -> None:
-        self._renew_at_s = _now_s() + self._relay.lease_ms / 3_000
+        self._renew_at_s = _now_s() + self._relay.lease_ms / 3_000  # a third of the lease, in seconds
 
     def _not_answered(self, batch: OutboxBatch) -> None:
         self._answers.append((batch, cancelled_outside()))
@@ -325,7 +332,7 @@ class Holder:
         self._verifications.append((where, cancelled_outside()))
 
     def _spawn(self, work: Coroutine[Any, Any, None], on_lost: Callable[[], None]) -> None:
-        """Begin a task; `on_lost`: a framework has cancelled it, and its lane would wait for its outcome for good."""
+        """Begin a task. `on_lost` gives its lane an outcome where a framework cancels the task: none would come."""
 
         def ended(task: asyncio.Task[None]) -> None:
             self._tasks.pop(task)
@@ -339,7 +346,7 @@ class Holder:
 
 
 def cancelled_outside() -> ConnectionFailed:
-    """The outcome of a request whose task something else has cancelled: not known, so it is sent again."""
+    """The outcome of a request whose task was cancelled by other code: not known, so the request is sent again."""
     return ConnectionFailed("The relay's task that sent the request was cancelled from outside.")
 
 

@@ -1,9 +1,9 @@
 """`Inbox`: run a handler once per event, in the handler's own database transaction.
 
-By table, the event's txid is inserted in the handler's transaction: a second one conflicts, and is skipped; one that
-runs at the same time waits for the first, then conflicts. By position, the offset of the next record is kept in that
-transaction: no table of txids, for consumers that own their partitions. Raylog's own commit of offsets comes after, and
-does not matter for what is handled. May touch: the user's database.
+Mode `table`: the handler's transaction inserts the event's txid. A second insert of it conflicts, and the event is
+skipped; one in a concurrent transaction waits for the first, then conflicts. Mode `position`: the handler's transaction
+updates the offset of the next record. It needs no table of txids, and is for consumers that own their partitions.
+Offsets committed to Raylog come later, and do not decide what counts as handled. May touch: the user's database.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ TABLE: Final = "table"
 POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100
 HASHED: Final = "raylog-sha256:"
+"""Prefix of a txid that is stored as its hash."""
 PADDING: Final = ("mysql", "mariadb")
-"""Databases that compare text as if both had blanks behind them."""
+"""Databases that pad the shorter text with blanks before they compare two: "a" equals "a "."""
 DUPLICATE_KEY: Final = 1062
 
 
@@ -50,15 +51,16 @@ class Seeking(Protocol):
         """Go on at an offset."""
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic as it is known now; "" = it is not."""
+        """The id of a topic; "" = not known now."""
 
 
 class Inbox(NotPickled):
     """Remembers in the user's database which events one consumer has handled.
 
-    `consumer` names it for good. `mode`: `table` (by txid, whatever partition or topic an event comes from, and however
-    often) or `position` (by offset; the consumer has to own its partitions, and to begin with `seek`). `engine` is the
-    database that the handler writes to: its work and the note commit together, or not at all.
+    `consumer` names the consumer for good. `mode`: `table` (by txid, whatever topic or partition an event comes from,
+    and however often) or `position` (by offset; the consumer has to own its partitions, and to begin with `seek`).
+    `engine` is the database that the handler writes to: the handler's work and the inbox's note commit together, or not
+    at all.
     """
 
     def __init__(self, engine: Engine, consumer: str, mode: str = TABLE) -> None:
@@ -77,14 +79,15 @@ class Inbox(NotPickled):
         self._engine = engine
         self._checked: WeakSet[Engine] = WeakSet()
         self._source: Seeking | None = None
-        """The consumer that was moved, which knows the topics' ids."""
+        """The consumer given to `seek`, which knows the topics' ids."""
         self._ids: dict[TopicPartition, str] = {}
-        """Of the topics that the positions in the database are of, as far as they are committed."""
+        """By partition: the id of the topic that its position in the database belongs to, once that is committed."""
         self._keeps_ids: bool | None = None
+        """Whether the database has the table of topic ids; None = not looked up yet."""
 
     @contextmanager
     def transaction(self, record: Record, txid: str | None = None) -> Iterator[Connection | None]:
-        """The transaction for the handler of a record; None when it was handled before.
+        """Begin the transaction for the handler of a record; gives None when the record was handled before.
 
         Commits at the end of the block, rolls back when it raises. `txid`: by default that of the record's header
         `raylog-txid`, which the outbox writes. Raises InvalidRecord for a record without one, OutboxNotInitialized,
@@ -96,7 +99,8 @@ class Inbox(NotPickled):
     def begin(self, db: Connection | OrmSession, record: Record, txid: str | None = None) -> bool:
         """Note a record as handled in a transaction of the caller; False when it was handled before.
 
-        For a transaction that does more, or one of SQLAlchemy's ORM. The note has to be its first write.
+        For a transaction that does more than handle this record, or one of SQLAlchemy's ORM. Call it before any other
+        write of the transaction. `txid` and errors: as for `transaction`.
         """
         connection = db if isinstance(db, Connection) else db.connection()
         self._check(connection)
@@ -106,16 +110,17 @@ class Inbox(NotPickled):
         return self._note(connection, name)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """By position: the next offset of each partition that this consumer has handled something of."""
+        """Mode `position`: the next offset of each partition in which this consumer has handled a record."""
         with connect(self._engine) as db:
             self._check(db)
             rows = db.execute(select(positions).where(positions.c.consumer == self.consumer))
             return {TopicPartition(row.topic, row.partition_no): row.next_offset for row in rows}
 
     def seek(self, consumer: Seeking) -> None:
-        """By position: let a consumer go on where this inbox is, in its assigned partitions; call it at each change.
+        """Mode `position`: move a consumer to this inbox's offset in each assigned partition.
 
-        A topic that was made again since is read from its first record.
+        Call it after each change of the assignment. A topic that was deleted and created again since is read from its
+        first record.
         """
         self._source = consumer
         known = self.positions()
@@ -126,7 +131,7 @@ class Inbox(NotPickled):
                 consumer.seek(where, known[where] if is_same else 0)
 
     def forget(self, older_than_ms: int) -> int:
-        """By table: delete the txids noted before so many milliseconds; how many.
+        """Mode `table`: delete the txids that were noted more than `older_than_ms` ago; returns how many.
 
         Only events that cannot come again may be forgotten: those older than the topic's retention.
         """
@@ -141,7 +146,7 @@ class Inbox(NotPickled):
             self._checked.add(db.engine)
 
     def _note(self, db: Connection, name: bytes) -> bool:
-        """Note a txid; False when it is there. No two txids share a note, whatever the database takes for equal."""
+        """Note a txid; False when it is noted already. Txids that the database equates still get a note each."""
         text = stored_txid(name)
         noted = {"consumer": self.consumer, "at": now_ms()}
         if db.dialect.name not in PADDING:
@@ -157,7 +162,7 @@ class Inbox(NotPickled):
         return _insert_new(db, processed, {**noted, "txid": hashed(name)})  # what is there has blanks behind it
 
     def _has_exactly(self, db: Connection, text: str) -> bool:
-        """Whether the row of a txid has exactly these characters; reads what others have committed meanwhile."""
+        """Whether the row of a txid has exactly these characters; sees what other transactions have just committed."""
         place = (processed.c.consumer == self.consumer, processed.c.txid == text)
         return db.scalar(select(processed.c.txid).where(*place).with_for_update(read=True)) == text
 
@@ -180,10 +185,11 @@ class Inbox(NotPickled):
         return db.execute(moved).rowcount == 1
 
     def _is_same_topic(self, db: Connection, where: TopicPartition, offset: int | None = None) -> bool:
-        """Whether a position is of the topic that is there now; else, as one that was made again, it has none.
+        """Whether a partition's position belongs to the topic that exists now; if not, the position is deleted.
 
-        `offset`: of a record to be handled. One that follows the position may have been read before the topic was made
-        again: then its position must not become that of the new topic.
+        It does not after the topic was deleted and created again. `offset`: of the record to be handled. One at or
+        behind the position may be a record of the old topic that was fetched before: it counts for the old topic, so
+        that its offset does not become a position of the new one.
         """
         found = "" if self._source is None else self._source.topic_id(where.topic)
         if not found or self._ids.get(where) == found or not self._has_table_of_ids(db):
@@ -216,12 +222,12 @@ class Inbox(NotPickled):
 
 
 def _at(table: Any, row: dict[str, Any]) -> list[Any]:
-    """The conditions for the row of a partition."""
+    """The conditions that select one row by its columns."""
     return [table.c[name] == value for name, value in row.items()]
 
 
 def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
-    """Insert a row unless its key is there; waits for a transaction that inserts the same one at this moment."""
+    """Insert a row unless its key exists; True when inserted. Waits for a transaction that inserts the same key."""
     match db.dialect.name:
         case "postgresql":
             statement: Any = postgresql.insert(table).values(**values).on_conflict_do_nothing()
@@ -236,9 +242,9 @@ def _insert_new(db: Connection, table: Any, values: dict[str, Any]) -> bool:
 
 
 def _inserted_on_mysql(db: Connection, table: Any, values: dict[str, Any]) -> bool:
-    """As `_insert_new`. Not INSERT IGNORE, which ignores everything else that is wrong with a row as well, and cuts it.
+    """As `_insert_new`. INSERT IGNORE would also ignore other errors of the row, and truncate values that are too long.
 
-    A statement that fails for its key undoes nothing but itself.
+    A statement that fails on a duplicate key undoes only itself, and the transaction continues.
     """
     try:
         db.execute(insert(table).values(**values))
@@ -252,7 +258,7 @@ def _inserted_on_mysql(db: Connection, table: Any, values: dict[str, Any]) -> bo
 
 
 def stored_txid(name: bytes) -> str:
-    """A txid as the table has it: as it is, or its hash where no column holds it (too long, no UTF-8, a NUL in it)."""
+    """A txid as the table stores it: unchanged, or hashed where a column cannot hold it (too long, no UTF-8, a NUL)."""
     try:
         text = name.decode()
     except UnicodeDecodeError:
@@ -262,7 +268,7 @@ def stored_txid(name: bytes) -> str:
 
 
 def hashed(name: bytes) -> str:
-    """A txid of any bytes as one that every database keeps and compares exactly."""
+    """A stand-in for a txid of any bytes that every database stores and compares exactly."""
     return HASHED + sha256(name).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""One lane: the batches of one partition that are in the table and not yet marked, and what may be sent of them now.
+"""One lane: the batches of one partition that are in the table and not yet marked, and which of them may be sent now.
 
 The rules are those of a producer's delivery (`client/producer/sending/delivery.py`), with the difference that a batch
 keeps its sequence over a crash, because it is written down:
@@ -10,9 +10,9 @@ keeps its sequence over a crash, because it is written down:
   so only behind a stored batch is a gap noticed.
 - After a retriable failure nothing is sent until every request is answered; then the same bytes go again, in order.
 - A batch that the topic refuses for good is taken apart: each of its rows goes in a batch of its own, and a row that is
-  refused alone has failed. What was sent behind it was refused as out of order, so it is numbered again as well.
+  refused alone has failed. Batches sent behind it were refused as out of order, so they are numbered again as well.
 
-Pure. Invariant: the batches have consecutive numbers and, but for acknowledged ones, the epoch of the position.
+Pure. Invariant: the batches have consecutive numbers; those not acknowledged have the producer epoch of the position.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ REFUSED_FOR_GOOD = (
     DelayTooLong,
     DelayDisabled,
 )
-"""Errors that are about the records of a batch. Every other one is about the topic, the cluster or the network, and
-passes when that is mended."""
+"""Errors about the records of a batch. Every other error is about the topic, the cluster or the network, and passes
+when that is mended."""
 FIRST_PAUSE_MS = 50
 LONGEST_PAUSE_MS = 5_000
 
 
 class State(Enum):
-    """Of one batch."""
+    """Whether a batch is to be sent, is on its way, or was acknowledged."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -68,7 +68,7 @@ class State(Enum):
 
 
 class _Entry:
-    """One batch in the line."""
+    """One unmarked batch of the lane."""
 
     __slots__ = ("batch", "offset", "refusal", "state")
 
@@ -83,7 +83,7 @@ class Lane:
     """See the module. Owned by the session."""
 
     def __init__(self, where: TopicPartition, position: Position | None) -> None:
-        """Start with nothing known about the leader. ``position`` None: the table has no row of this lane."""
+        """Begin without knowing what the leader has. ``position`` None: the table has no row of this lane."""
         self.where = where
         self.position = position
         self.is_verified = False
@@ -105,23 +105,23 @@ class Lane:
 
     @property
     def unmarked(self) -> list[OutboxBatch]:
-        """The batches in the line."""
+        """The batches that are not marked yet, in order."""
         return [entry.batch for entry in self._line]
 
     @property
     def wants_verification(self) -> bool:
-        """Whether the leader has to report, and nothing is on its way that would change the answer."""
+        """Whether the leader has to report what it knows, and no batch on its way could change the answer."""
         return not self.is_verified and not self._is_any(State.SENT)
 
     def is_used_up(self, producer_id: int) -> bool:
-        """Whether it needs another producer id than this one for its next epoch."""
+        """Whether the lane has no further epoch under this producer id, and so needs another one."""
         position, above = self.position, -1 if self._renew_above is None else self._renew_above
         if position is None:
             return False
         return position.producer_id == producer_id and max(position.producer_epoch, above) >= PRODUCER_EPOCH_MAX
 
     def room(self, topic_id: str, producer_id: int) -> Room:
-        """How many batches more the lane may have, and from where on they are numbered."""
+        """How many more batches the lane may take, and the position of the first of them."""
         position = self.position
         if not self.is_verified or self._renew_above is not None or self._refused() is not None:
             return NO_ROOM
@@ -136,7 +136,7 @@ class Lane:
     # ------------------------------------------------------------ what the leader knows
 
     def verify(self, known: KnownSequence | None, now_ms: int) -> None:
-        """Take in what the leader knows of the lane's producer."""
+        """Take in what the leader knows of the lane's producer; None = it does not know the producer."""
         require(self.wants_verification, "the leader reports while nothing is on its way")
         self.is_verified, self._is_known_to_leader = True, False
         if known is not None and not self._follows(known):
@@ -144,7 +144,7 @@ class Lane:
         self._not_before_ms = min(self._not_before_ms, now_ms + LONGEST_PAUSE_MS)
 
     def _follows(self, known: KnownSequence) -> bool:
-        """Whether what the leader knows came from the batches in the table."""
+        """Whether what the leader knows fits the table: its last sequence ends where one of the batches begins."""
         position = self.position
         if position is None or known.producer_epoch > position.producer_epoch:
             return False  # the table has lost what was sent
@@ -154,14 +154,14 @@ class Lane:
         return known.last_sequence + 1 in starts
 
     def recreated(self) -> None:
-        """The topic was deleted and created again: what is not acknowledged goes to the new one, in a new epoch."""
+        """The topic was deleted and created again: unacknowledged batches go to the new one, in a new epoch."""
         if self._line and self._renew_above is None:
             self._renew_above = -1
 
     # ------------------------------------------------------------ sending
 
     def sendable(self, now_ms: int) -> list[OutboxBatch]:
-        """The batches to send now, in order; they are on their way from here on."""
+        """The batches to send now, in order; from now on they count as on their way."""
         if not self.is_verified or self._renew_above is not None or now_ms < self._not_before_ms:
             return []
         found: list[OutboxBatch] = []
@@ -178,7 +178,7 @@ class Lane:
         return found
 
     def due_ms(self) -> int | None:
-        """When something can be sent that waits for a pause to end; None = nothing waits for one."""
+        """When the pause ends that a batch waits for; None = no batch waits for one."""
         waits = self.is_verified and self._is_any(State.QUEUED) and not self._is_any(State.SENT)
         return self._not_before_ms if waits else None
 
@@ -217,7 +217,10 @@ class Lane:
     # ------------------------------------------------------------ what the table has to learn
 
     def take_changes(self, changes: Changes, topic_id: str | None, producer_id: int) -> None:
-        """Move what is decided out of the line. ``topic_id`` None: not known now, so nothing is numbered again."""
+        """Move finished, failed and dissolved batches from the lane to the changes.
+
+        ``topic_id`` None: the topic is not known now, so nothing is numbered again.
+        """
         while self._line and self._line[0].state is State.STORED:
             entry = self._line.popleft()
             changes.finished.append((entry.batch, entry.offset))
@@ -231,7 +234,10 @@ class Lane:
         self._renew(changes, topic_id, producer_id, refused)
 
     def _renew(self, changes: Changes, topic_id: str, producer_id: int, refused: _Entry | None) -> None:
-        """Number everything that is not acknowledged again, in a higher epoch: none of it is stored."""
+        """Dissolve all unacknowledged batches, so that their rows are numbered again in a higher producer epoch.
+
+        None of them is stored, so no record is stored twice.
+        """
         above = -1 if self._renew_above is None else self._renew_above
         before = self.position or Position(topic_id, producer_id if above < PRODUCER_EPOCH_MAX else -1, above, 0, 0)
         for entry in self._line:

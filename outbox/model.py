@@ -1,4 +1,4 @@
-"""The values that the relay's decisions are made of: rows, batches, and where a lane goes on. Pure.
+"""The values that the relay decides with: rows, batches, and where a lane continues. Pure.
 
 A lane is what one relay sends into one partition: its batches have consecutive numbers and, within a producer epoch,
 consecutive sequences. Both are written into the rows before anything is sent.
@@ -18,10 +18,10 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 SEQUENCE_LIMIT: Final = 2**30
-"""A lane whose next sequence is behind this takes another producer epoch once all of its batches are marked, so that
+"""A lane whose next sequence is above this takes another producer epoch once all of its batches are marked, so that
 sequences never wrap around."""
 BATCHES_UNMARKED_MAX: Final = 5
-"""Of one lane: leaders recognise the last five batches of a producer."""
+"""Most unmarked batches of one lane: a leader recognises repeats of a producer's last five batches only."""
 
 
 class Candidate(NamedTuple):
@@ -32,14 +32,14 @@ class Candidate(NamedTuple):
     key: bytes | None
     size: int
     delay_ms: int | None = None
-    """How long from now until it is due, by the database's clock: it waits in ``__scheduled``. None = it is due."""
+    """Time until it is due, by the database's clock; until then it waits in ``__scheduled``. None = it is due."""
     is_alone: bool = False
-    """It was in a batch that was refused, so it goes in one of its own: then the refusal is certainly about it."""
+    """It was in a refused batch, so it goes in a batch of its own: a further refusal is certainly about this row."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """What is known of a topic. ``message_bytes``: the largest batch that it takes."""
+    """What is known of a topic. ``message_bytes``: the largest batch that it accepts (max.message.bytes)."""
 
     topic_id: str
     partitions: int
@@ -47,12 +47,12 @@ class TopicView:
     delay_max_ms: int = DELAY_MAX_MS
     """Longest delay of a record; -1 = records of it cannot be delayed."""
     is_confirmed: bool = False
-    """It was fetched for this turn: only then a row fails by these limits, which may have been raised since."""
+    """The limits were fetched for this turn. A row fails only by such limits: older ones may have been raised since."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a lane goes on: the number and the first sequence of its next batch, and its producer there."""
+    """Where a lane continues: the number and the first sequence of its next batch, and the producer that sends it."""
 
     topic_id: str
     producer_id: int
@@ -61,9 +61,9 @@ class Position:
     next_sequence: int
 
     def renewed(self, topic_id: str, producer_id: int, *, epoch_above: int = -1) -> Position:
-        """The position in the next producer epoch, or with another producer id in its first one.
+        """This position in the next producer epoch; with another producer id, in epoch 0.
 
-        Leaders refuse what is still on its way under the old epoch, as soon as they have a batch of the new one.
+        As soon as a leader has a batch of the new epoch, it refuses what is still on its way under the old one.
         ``epoch_above``: the highest epoch that a leader has seen.
         """
         epoch = 0
@@ -73,7 +73,7 @@ class Position:
         return replace(self, topic_id=topic_id, producer_id=producer_id, producer_epoch=epoch, next_sequence=0)
 
     def behind(self, records: int) -> Position:
-        """The position behind one more batch."""
+        """The position after one more batch of so many records."""
         return replace(self, next_batch=self.next_batch + 1, next_sequence=self.next_sequence + records)
 
 
@@ -98,15 +98,15 @@ class OutboxBatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Of one turn of a relay, and of the batches that it makes."""
+    """Limits of one turn of a relay, and of the batches that it makes."""
 
     rows: int = 2_000
     """Most rows that one turn puts into batches."""
     batch_rows: int = 500
     batch_bytes: int = 262_144
-    """Of a batch of several rows, before compression."""
+    """Largest batch of several rows, before compression; a single row may be larger."""
     scanned_rows: int = 20_000
-    """Most rows that one turn looks at, when those before belong to lanes that are full or stand still."""
+    """Most rows that one turn reads: rows of full or waiting lanes may stand before those that can be sent."""
 
 
 @dataclass(slots=True)
@@ -115,18 +115,18 @@ class Full:
 
     topics: set[str] = field(default_factory=set)
     partitions: dict[str, tuple[int, set[int]]] = field(default_factory=dict)
-    """By topic how many there are, and which of them are full: rows with a key for these wait."""
+    """By topic: its number of partitions, and which of them are full. Rows whose key belongs to a full one wait."""
     targets: set[str] = field(default_factory=set)
     """Topics whose delayed rows wait, because they would go through a full partition of ``__scheduled``."""
 
     def add(self, where: TopicPartition, count: int) -> None:
-        """Note a partition of a topic with so many."""
+        """Note a full partition; `count`: the number of partitions of its topic."""
         self.partitions.setdefault(where.topic, (count, set()))[1].add(where.partition)
         if len(self.partitions[where.topic][1]) >= count:
             self.topics.add(where.topic)
 
     def find_targets(self, topics: Iterable[str]) -> None:
-        """Note which of these topics have a full partition for their delayed rows."""
+        """Note which of these topics would put their delayed rows into a full partition of ``__scheduled``."""
         count, full = self.partitions.get(SCHEDULED_TOPIC, (1, set()))
         self.targets |= {name for name in topics if hash_of_key(name.encode()) % count in full}
 
@@ -136,13 +136,14 @@ class Changes:
     """What the next transaction of the relay writes about batches that were sent."""
 
     finished: list[tuple[OutboxBatch, int]] = field(default_factory=list)
-    """Acknowledged batches, with the offset of the first record; -1 = not known any more."""
+    """Acknowledged batches, with the offset of the first record; -1 = the leader no longer knows it."""
     dissolved: list[tuple[OutboxBatch, bool]] = field(default_factory=list)
-    """Batches that are certainly not stored: their rows are free again. True: each goes in a batch of its own."""
+    """Batches that are certainly not stored: their rows are free again. True: the batch was refused, so each row goes
+    in a batch of its own."""
     failed: list[tuple[int, str]] = field(default_factory=list)
     """Rows that the topic will never take, with the reason."""
     positions: dict[TopicPartition, Position] = field(default_factory=dict)
-    """Lanes that go on elsewhere than behind their last batch."""
+    """New positions of lanes."""
 
     def __bool__(self) -> bool:
         return bool(self.finished or self.dissolved or self.failed or self.positions)

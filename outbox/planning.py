@@ -1,8 +1,11 @@
 """Which rows go into which batch, with which sequence. Pure; used by the session, inside the relay's transaction.
 
-Rules: rows of one key go in the order of their ids, so a lane that cannot take a row takes none behind it in this plan;
-a lane's batches have consecutive numbers and sequences; a lane has at most as many batches as it has room for; a
-row that no batch of its topic can hold is named, and so its key's later rows wait.
+Rules:
+
+- Rows of one key go in the order of their ids. So a lane that cannot take a row takes no later one in this plan.
+- A lane's batches have consecutive numbers and sequences.
+- A lane gets at most as many batches as it has room for.
+- A row that no batch of its topic can hold is listed as refused, and later rows of its key wait.
 """
 
 from __future__ import annotations
@@ -17,13 +20,13 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Candidate, Full, Limits, OutboxBatch, Position, Topics, TopicView
 
 RECORD_BYTES = 32
-"""What a record takes in a batch besides its key, payload and headers, at most: lengths, a timestamp, the txid's
-header without the txid."""
+"""Upper bound of what a record takes in a batch besides its key, payload and headers: lengths, a timestamp, and the
+txid's header without the txid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many batches more a lane may take, and where it goes on."""
+    """How many more batches a lane may take, and the position of the first; None only without room."""
 
     batches: int
     position: Position | None
@@ -41,7 +44,7 @@ class Plan:
     refused: list[tuple[int, str]] = field(default_factory=list)
     """Rows that fail, with the reason."""
     targets: dict[int, str] = field(default_factory=dict)
-    """Topic ids of the targets of delayed rows."""
+    """By delayed row: the id of its own topic."""
     unknown_topics: set[str] = field(default_factory=set)
     doubted_topics: set[str] = field(default_factory=set)
     """Topics whose limits have to be fetched again before a row fails by them."""
@@ -53,7 +56,7 @@ class Planner:
     """Makes one plan: call `take` with pages of candidates in the order of their ids, then `finish`."""
 
     def __init__(self, topics: Topics, room: Callable[[TopicPartition], Room], limits: Limits, turn: int = 0) -> None:
-        """`turn`: any number that changes; rows without key go to another partition with each."""
+        """`turn`: a number that changes with each plan, so that each plan sends rows without a key elsewhere."""
         self._topics = topics
         self._room = room
         self._limits = limits
@@ -62,7 +65,9 @@ class Planner:
         self._open: dict[TopicPartition, tuple[list[int], int]] = {}
         """Rows of the batch that is being filled, and its bytes."""
         self._closed: set[TopicPartition] = set()
+        """Lanes that take no further row in this plan."""
         self._waiting_keys: set[tuple[str, bytes]] = set()
+        """Topics and keys that wait behind a refused row."""
         self._sticky: dict[str, int] = {}
         self.plan = Plan()
 
@@ -79,7 +84,7 @@ class Planner:
             self._take(row)
 
     def note_full(self, full: Full) -> None:
-        """Add what takes no further row in this plan."""
+        """Add the topics and partitions that take no further row in this plan."""
         full.topics |= self.plan.unknown_topics
         for where, room in self._rooms.items():
             if where in self._closed or (where not in self._open and room.batches < 1):
@@ -117,7 +122,7 @@ class Planner:
             self.plan.targets[row.row_id] = topic.topic_id
 
     def _schedule_of(self, row: Candidate) -> TopicPartition | None:
-        """The lane in which a row waits until it is due: all of a target wait in one partition."""
+        """The lane in which a row waits until it is due; None while it takes no row. All rows of a topic share one."""
         scheduled = self._topics.get(SCHEDULED_TOPIC)
         if scheduled is None:
             self.plan.unknown_topics.add(SCHEDULED_TOPIC)
@@ -126,7 +131,7 @@ class Planner:
         return None if where in self._closed else where
 
     def _lane_of(self, row: Candidate, topic: TopicView) -> TopicPartition | None:
-        """The lane of a row; None while none has room for one without key."""
+        """The lane of a row that is due; None while no lane that may take it has room."""
         if row.key is not None:
             where = TopicPartition(row.topic, partition_for_key(row.key, topic.partitions))
             return None if where in self._closed else where
@@ -147,7 +152,7 @@ class Planner:
     def _added(self, where: TopicPartition, row: Candidate, topic: TopicView) -> bool:
         """Add a row to the open batch of its lane, or to a new one; False when there is no room for one.
 
-        `topic`: the lane's.
+        `topic`: the one that the lane belongs to, which is ``__scheduled`` for a delayed row.
         """
         size = row.size + RECORD_BYTES
         most = min(self._limits.batch_bytes, topic.message_bytes - BATCH_BYTES_MIN)

@@ -1,10 +1,11 @@
-"""`OutboxRelay`: brings committed events from the table into their topics, each once, over any crash.
+"""`OutboxRelay`: stores committed events from the table in their topics, each once, whatever crashes.
 
-Per shard: take the lease (a); in a transaction put rows into batches, with partition and sequence written down (b);
-send exactly these (c); mark them in the next turn's transaction (d). Whatever ends it in between, the next holder of
-the lease finds the same batches in the table and sends them again, and the leaders answer with the old offsets.
+Per shard, the relay takes the lease (a). In one transaction it puts rows into batches, and writes partition and
+sequence into the rows (b). It sends exactly these batches (c), and marks them in the transaction of the next turn (d).
+If it ends anywhere in between, the next holder of the lease finds the same batches in the table and sends them again,
+and the leaders answer with the offsets of the first time.
 
-Decisions are in `session.py`, SQL in `store.py`; here are threads, tasks and waits. May touch: the network, the user's
+`session.py` decides, `store.py` has the SQL; threads, tasks and waits are here. May touch: the network, the user's
 database, the clock.
 """
 
@@ -50,12 +51,12 @@ class OutboxRelay(NotPickled):
     """Relays the outbox of one database. `run()` blocks until `stop()`; several relays may run, one works per shard.
 
     `producer_name` names the outbox for good: a relay with another name is refused. `shards`: those to work on, all by
-    default. `lease_ms`: after a crash another relay takes over when so long has passed. `poll_ms` and `poll_max_ms`:
-    pauses between looks at an empty table, growing from one to the other. `keep_finished_ms`: how long finished rows
-    stay (a day by default; the txid of one that is deleted may be used again). `on_failed` is called with a sentence
-    for each event that its topic refuses for good; such a row is FAILED, and the later events of its key wait.
-    `rebind`: the outbox has moved to another name or cluster. Keyword arguments besides are those of a producer:
-    `bootstrap`, `secret`, `compression_type`, `request_timeout_ms` (10 s by default).
+    default. `lease_ms`: how long after a crash another relay takes over (10 s by default). `poll_ms` and `poll_max_ms`:
+    the pause between two looks at an empty table grows from the first to the second (50 ms, 1 s). `keep_finished_ms`:
+    how long finished rows stay (a day by default); once a row is deleted, its txid may be used again. `on_failed` is
+    called with a sentence for each event that its topic refuses for good; such a row is FAILED, and later events of its
+    key wait. `rebind`: accept that the outbox has moved to another name or cluster. Further keyword arguments are those
+    of a producer: `bootstrap`, `secret`, `compression_type`, `request_timeout_ms` (10 s by default).
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class OutboxRelay(NotPickled):
         self.counters: Counter[str] = Counter()
         """What happened since this relay was made: `finished`, `failed`, `batches`, `retries`, `sessions`."""
         self.holders: dict[int, Holder] = {}
-        """The sessions of the shards that it holds now."""
+        """By shard: the holders of the shards that this relay holds now."""
         self.lease_ms = lease_ms
         self.polls_ms = (poll_ms, poll_max_ms)
         self.keep_finished_ms = keep_finished_ms
@@ -128,7 +129,7 @@ class OutboxRelay(NotPickled):
             await producer.close()
 
     def stop(self) -> None:
-        """Let `run()` return, when what is on its way is marked; from any thread or signal handler."""
+        """Let `run()` return once answered batches are marked; may be called from any thread or signal handler."""
         self._is_stopped = True
         if self._loop is not None and self._stopping is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._stopping.set)
@@ -151,13 +152,13 @@ class OutboxRelay(NotPickled):
         return self._stopping is not None and self._stopping.is_set()
 
     def prepare(self) -> None:
-        """Take the running loop."""
+        """Remember the running loop, on which the relay will run."""
         self._loop, self._stopping = asyncio.get_running_loop(), asyncio.Event()
         if self._is_stopped:
             self._stopping.set()
 
     async def relay_through(self, producer: ResumedProducer) -> None:
-        """Relay through a producer that is started, until the end."""
+        """Relay through a started producer, until `stop()` or an error."""
         cluster_id = producer.cluster.metadata.cluster_id or ""
         store = self._new_store()
         thread = self.new_thread()
@@ -172,7 +173,7 @@ class OutboxRelay(NotPickled):
         await self._keep_shards(range(store.shards) if self._shards is None else self._shards, producer)
 
     async def _keep_shards(self, shards: Iterable[int], producer: ResumedProducer) -> None:
-        """Keep shards until the end, or until one of them fails; one that a framework cancels begins again."""
+        """Keep shards until the end, or until one of them fails. A task that a framework cancels begins again."""
         working, is_over = set(shards), asyncio.Event()
         failures: list[BaseException] = []
 
@@ -180,7 +181,7 @@ class OutboxRelay(NotPickled):
             try:
                 await self._keep_shard(shard, producer)
             except asyncio.CancelledError:
-                raise  # by the relay, or by a framework: then the shard is kept again
+                raise  # cancelled by the relay, or by a framework: then LastingTask begins it again
             except BaseException as failure:  # whatever ends a shard ends the relay, which raises it
                 failures.append(failure)
             working.discard(shard)
@@ -245,7 +246,7 @@ class OutboxRelay(NotPickled):
         return False
 
     async def pause(self, seconds: float) -> None:
-        """Wait, or until the relay is to end."""
+        """Wait so long, or until the relay is to end."""
         assert self._stopping is not None  # set before anything pauses
         try:
             async with asyncio.timeout(seconds):
@@ -267,7 +268,7 @@ class OutboxRelay(NotPickled):
                 wait.cancel()
 
     def metrics(self) -> dict[str, float]:
-        """Counters, and what is on its way now."""
+        """The counters, plus `shards` that this relay holds and `unmarked` rows that are in batches now."""
         rows = sum(holder.session.unmarked_rows for holder in self.holders.values() if holder.session is not None)
         return {**self.counters, "shards": len(self.holders), "unmarked": rows}
 

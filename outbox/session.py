@@ -1,9 +1,9 @@
-"""What a relay has to do while it holds the lease of a shard: all its lanes. Pure; time is an argument.
+"""What a relay decides while it holds the lease of a shard, for all lanes of the shard. Pure; time is an argument.
 
-One turn, by the shell: `take_changes`, then a transaction that writes them, reads candidates into a `Planner` and
-writes its plan, then `planned`; then every batch of `sendable` is sent, and its outcome comes back through `stored` or
-`failed`. A session whose transaction has failed is thrown away: the table says what a new one begins with. So nothing
-here is ever taken back.
+The holder runs one turn like this. It calls `take_changes`. One transaction writes these changes, reads candidates
+into a `Planner` and writes its plan; then comes `planned`. Every batch of `sendable` is sent, and its outcome comes
+back through `stored` or `failed`. A session whose transaction has failed is thrown away, and a new one begins from the
+table. So nothing here is ever rolled back.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Session:
     """The lanes of one shard, from the moment its lease was taken."""
 
     def __init__(self, producer_id: int, limits: Limits | None = None) -> None:
-        """`producer_id`: the shard's lasting one."""
+        """`producer_id`: the shard's, which is stored with its lease."""
         self.producer_id = producer_id
         self.limits = limits or Limits()
         self.topics: dict[str, TopicView] = {}
@@ -33,7 +33,7 @@ class Session:
         self._turns = 0
 
     def load(self, batches: Iterable[OutboxBatch], positions: Mapping[TopicPartition, Position]) -> None:
-        """Take in what the table holds: the unmarked batches by lane and number, and where the lanes go on."""
+        """Take in what the table holds: unmarked batches, ordered by lane and number, and the lanes' positions."""
         for where, position in positions.items():
             self.lanes[where] = Lane(where, position)
         for batch in batches:
@@ -84,7 +84,7 @@ class Session:
     # ------------------------------------------------------------ a turn
 
     def take_changes(self) -> Changes:
-        """What is decided about batches, for the next transaction."""
+        """The decisions about sent batches that the next transaction has to write."""
         changes = Changes()
         for where, lane in self.lanes.items():
             topic = self.topics.get(where.topic)
@@ -92,7 +92,7 @@ class Session:
         return changes
 
     def planner(self) -> Planner:
-        """For the candidates of this turn."""
+        """A planner for the candidates of this turn."""
         self._turns += 1
         return Planner(self.topics, self._room, self.limits, self._turns)
 
@@ -104,12 +104,12 @@ class Session:
         return lane.room(self.topics[where.topic].topic_id, self.producer_id)
 
     def confirm_topic(self, name: str) -> None:
-        """A topic's view was fetched just now; that counts for the next plan alone."""
+        """Note that a topic's limits were just fetched; this holds for the next plan only."""
         if name in self.topics:
             self.topics[name] = replace(self.topics[name], is_confirmed=True)
 
     def planned(self, plan: Plan) -> None:
-        """A plan is written."""
+        """Take over a plan, once its transaction has committed."""
         for name, view in self.topics.items():
             if view.is_confirmed:
                 self.topics[name] = replace(view, is_confirmed=False)
@@ -131,7 +131,7 @@ class Session:
     # ------------------------------------------------------------ sending
 
     def sendable(self, now_ms: int) -> list[OutboxBatch]:
-        """The batches to send now; they are on their way from here on."""
+        """The batches to send now; from now on they count as on their way."""
         return [batch for lane in self.lanes.values() for batch in lane.sendable(now_ms)]
 
     def stored(self, batch: OutboxBatch, offset: int) -> None:
@@ -143,7 +143,7 @@ class Session:
         self.lanes[batch.where].failed(batch.number, error, now_ms)
 
     def due_ms(self) -> int | None:
-        """When the next pause of a lane with something to send ends; None = none has one."""
+        """When the first pause ends that a lane with batches to send waits for; None = no lane waits."""
         return min((due for lane in self.lanes.values() if (due := lane.due_ms()) is not None), default=None)
 
     @property

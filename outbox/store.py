@@ -1,7 +1,7 @@
 """What the relay does with the tables: leases, and the one transaction of a turn. Blocking; for one thread at a time.
 
-Every transaction begins with a check of the fence, which also renews the lease and locks its row: a relay that has lost
-its shard, however late it notices, changes nothing. May touch: the user's database.
+Every transaction that writes for a shard begins with a check of the fence, which also renews the lease and locks its
+row. So a relay that has lost its shard changes nothing, however late it notices. May touch: the user's database.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from raylog.outbox.tables import FAILED, FINISHED, UNFINISHED, checked_settings,
 CLEANED_AT_ONCE = 1_000
 ERROR_LENGTH = 1_000
 SHARE_OF_LATER = 4
-"""One in so many of a turn's rows is left to those that will be due."""
+"""One in so many of a turn's rows is reserved for delayed rows, which would otherwise wait for the end of a backlog."""
 _PAGE = 2_000
 
 
 class Kind(Enum):
-    """Which rows to read."""
+    """Which rows to read: those that are due, or those that are delayed."""
 
     NOW = "now"
     LATER = "later"
@@ -65,7 +65,7 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one transaction has done: the batches it made, encoded, and what else is there."""
+    """The result of one transaction: its plan, and the new batches encoded."""
 
     plan: Plan
     batches: Mapping[OutboxBatch, bytes]
@@ -82,15 +82,16 @@ class OutboxStore:
         self._lease_ms = lease_ms
         self._compression_type = compression_type
         self.shards = 1
-        """As the table says; read with every lease."""
+        """Number of shards, as the table has it; read with every lease."""
 
     # ------------------------------------------------------------ leases
 
     def bind(self, producer_name: str, cluster_id: str, *, rebind: bool = False) -> None:
-        """Note whose outbox this is; the first relay decides.
+        """Bind the outbox to a producer name and a cluster; the first relay decides.
 
-        Raises OutboxNotInitialized, OutboxVersionMismatch, and OutboxBoundElsewhere where another name or cluster is
-        noted. `rebind` notes these instead: then the shards get other producer ids.
+        `rebind` replaces another name or cluster; for another cluster, batches on their way are dissolved and the
+        shards get new producer ids. Raises OutboxNotInitialized, OutboxVersionMismatch, and OutboxBoundElsewhere for
+        another name or cluster without `rebind`.
         """
         with begin(self._engine) as db:
             known = checked_settings(db)
@@ -103,7 +104,7 @@ class OutboxStore:
                 raise OutboxBoundElsewhere(_bound_elsewhere(others, wanted))
             db.execute(delete(meta).where(meta.c.name.in_(wanted)))
             db.execute(insert(meta), [{"name": name, "value": value} for name, value in wanted.items()])
-            if "cluster_id" in others:  # ids and sequences have no meaning there; a fence stops relays that use them
+            if "cluster_id" in others:  # producer ids and sequences mean nothing there; a new fence stops older relays
                 db.execute(update(lease).values(producer_id=None, owner="", until=0, fence=lease.c.fence + 1))
                 db.execute(_freed(outbox.c.batch_no.is_not(None)))
                 db.execute(delete(lanes))
@@ -144,7 +145,10 @@ class OutboxStore:
     # ------------------------------------------------------------ a session
 
     def load(self, held: Lease, session: Session) -> dict[OutboxBatch, bytes]:
-        """Take what earlier relays left into the session; its unmarked batches, encoded. Raises OutboxLeaseLost."""
+        """Load what earlier relays left into the session; returns its unmarked batches, encoded.
+
+        Raises OutboxLeaseLost, and OutboxVersionMismatch where a batch in the table is incomplete.
+        """
         with self._fenced(held) as db:
             known = {
                 TopicPartition(row.topic, row.partition_no): Position(
@@ -157,14 +161,14 @@ class OutboxStore:
             return self._encoded(db, batches)
 
     def has_work(self, held: Lease, full: Full) -> bool:
-        """Whether a row waits for a batch, and not for what is full; reads only."""
+        """Whether a row could go into a batch now, given what is full; reads only."""
         with connect(self._engine) as db:
             return any(db.execute(self._candidates(held, full, kind).limit(1)).first() is not None for kind in Kind)
 
     def turn(self, held: Lease, session: Session, changes: Changes) -> Turn:
-        """One transaction: write the changes, put waiting rows into batches, and write these. Raises OutboxLeaseLost.
+        """Write the changes, and put waiting rows into new batches, in one transaction. Raises OutboxLeaseLost.
 
-        When it fails for whatever reason, the session is to be thrown away.
+        After any failure the session must be thrown away.
         """
         with self._fenced(held) as db:
             self._write(db, held, changes)
@@ -191,12 +195,15 @@ class OutboxStore:
         return Turn(plan, encoded_batches)
 
     def mark(self, held: Lease, changes: Changes) -> None:
-        """Only write changes, as at the end of a session. Raises OutboxLeaseLost."""
+        """Write changes without planning new batches, as at the end of a session. Raises OutboxLeaseLost."""
         with self._fenced(held) as db:
             self._write(db, held, changes)
 
     def clean(self, held: Lease, older_than_ms: int) -> int:
-        """Delete some events that were finished before so many milliseconds; how many. Raises OutboxLeaseLost."""
+        """Delete up to 1,000 events that were finished more than `older_than_ms` ago; returns how many.
+
+        Raises OutboxLeaseLost.
+        """
         with self._fenced(held) as db:
             old = and_(outbox.c.state == FINISHED, outbox.c.finished_at < now_ms() - older_than_ms)
             ids = db.scalars(select(outbox.c.id).where(old).order_by(outbox.c.id).limit(CLEANED_AT_ONCE)).all()
@@ -208,7 +215,7 @@ class OutboxStore:
 
     @contextmanager
     def _fenced(self, held: Lease) -> Iterator[Connection]:
-        """A transaction of the holder of the lease alone."""
+        """A transaction that only the holder of the lease gets; it renews the lease. Raises OutboxLeaseLost."""
         with begin(self._engine) as db:
             renewed = update(lease).where(_is_held(held, self._owner)).values(until=now_ms() + self._lease_ms)
             if db.execute(renewed).rowcount != 1:
@@ -216,10 +223,10 @@ class OutboxStore:
             yield db
 
     def _candidates(self, held: Lease, full: Full, kind: Kind, behind: Row[Any] | None = None) -> Any:
-        """A query of rows that are in no batch: of those to be sent now by their ids, or of those that will be due.
+        """A query of rows that are in no batch: those that are due, by id, or the delayed ones, by due time.
 
-        The last ones wait in ``__scheduled``, unless there is none: then they wait here until they are due. `behind`:
-        only those that come after this one.
+        Delayed rows are sent to ``__scheduled``; where that topic does not exist, they wait here until they are due.
+        `behind`: only rows that come after this one.
         """
         other = outbox.alias("other")
         behind_failed = exists().where(
@@ -256,9 +263,9 @@ class OutboxStore:
         return (chosen if after is None else chosen.where(after)).order_by(*order)
 
     def _read(self, db: Connection, held: Lease, planner: Planner, session: Session) -> None:
-        """Show the planner waiting rows, page by page, until it has enough; some that will be due come first.
+        """Show the planner waiting rows, page by page, until it has enough.
 
-        Without that share they would wait for the end of a backlog.
+        A share of delayed rows comes first: otherwise they would wait for the end of a backlog.
         """
         full, share = session.full(), max(1, session.limits.rows // SHARE_OF_LATER)
         later = self._page(db, held, full, Kind.LATER, planner, None, share)
@@ -277,7 +284,7 @@ class OutboxStore:
     def _page(
         self, db: Connection, held: Lease, full: Full, kind: Kind, planner: Planner, behind: Row[Any] | None, most: int
     ) -> Sequence[Row[Any]]:
-        """Show the planner the next rows; what is full by then is noted, so that a page is not filled with its rows."""
+        """Show the planner the next rows, then note what is full, so that the next page leaves those rows out."""
         page = db.execute(self._candidates(held, full, kind, behind).limit(most)).all()
         planner.take([_candidate(row) for row in page])
         planner.note_full(full)
@@ -331,7 +338,7 @@ _ASSIGN = (
 
 
 def _not_full(full: Full, kind: Kind) -> Iterator[ColumnElement[bool]]:
-    """What rows must not be for, to be read."""
+    """Conditions that leave out rows which full topics and partitions could not take."""
     topics = full.topics | full.targets if kind is Kind.LATER else full.topics
     if topics:
         yield outbox.c.topic.not_in(sorted(topics))
@@ -346,7 +353,7 @@ def _not_full(full: Full, kind: Kind) -> Iterator[ColumnElement[bool]]:
 
 
 def _is_behind(row: Row[Any]) -> ColumnElement[bool]:
-    """Due later than a row, or at the same time with a higher id."""
+    """The condition for rows after this one in the order of delayed rows: due later, or then with a higher id."""
     at = outbox.c.deliver_at
     return or_(at > row.deliver_at, and_(at == row.deliver_at, outbox.c.id > row.id))
 
@@ -367,7 +374,7 @@ def _freed(which: ColumnElement[bool]) -> Any:
 
 
 def _unmarked(db: Connection, shard: int, known: Mapping[TopicPartition, Position]) -> Iterator[OutboxBatch]:
-    """The batches of a shard that are written and not marked, by lane and number."""
+    """The unmarked batches of a shard, by lane and number. Raises OutboxVersionMismatch where one is incomplete."""
     order = (outbox.c.lane, outbox.c.partition_no, outbox.c.batch_no, outbox.c.sequence)
     rows = db.execute(
         select(outbox.c.id, *order)

@@ -33,7 +33,7 @@ from raylog.core.errors import InvalidRequest, OutboxNotInitialized, OutboxVersi
 from raylog.outbox.engines import begin
 
 VERSION: Final = 1
-"""Of the tables. A release that changes them raises it, and says in its notes how to migrate."""
+"""Version of the tables. A release that changes them raises it, and explains in its notes how to migrate."""
 SHARDS_MAX: Final = 64
 UNFINISHED: Final = "UNFINISHED"
 FINISHED: Final = "FINISHED"
@@ -84,15 +84,15 @@ outbox = Table(
     Column("finished_at", BigInteger),
     mysql_engine="InnoDB",
 )
-"""Events. ``route``: a hash of the key (without one, of the txid), which says the shard. ``shard`` to ``sequence`` are
-written before the event is sent, ``offset_no`` after; ``attempts``: how often it was in a batch that was refused.
+"""Events. ``route``: a hash of the key (of the txid without a key), which decides the shard. ``shard`` to ``sequence``
+are written before the event is sent, ``offset_no`` after. ``attempts``: how often the event was in a refused batch.
 
-``lane`` is the topic that the event is sent to: its own, or, before it is due, ``__scheduled``, where it waits as every
-delayed record; partition and offset are then those there, and ``target_id`` is the id of its own topic."""
+``lane`` is the topic that the event is sent to: its own, or, before it is due, ``__scheduled``, where every delayed
+record waits. Partition and offset are then those in ``__scheduled``, and ``target_id`` is the id of its own topic."""
 
 
 def _partial(name: str, *columns: Any, where: Any) -> Index:
-    """An index of few rows; MySQL has no such thing, so its first column is the state."""
+    """A partial index; MySQL has none, so the state is the first column."""
     return Index(name, outbox.c.state, *columns, postgresql_where=where, sqlite_where=where)
 
 
@@ -129,7 +129,7 @@ lanes = Table(
     Column("next_sequence", BigInteger, nullable=False),
     mysql_engine="InnoDB",
 )
-"""Where each shard goes on in each partition."""
+"""Where each shard continues in each partition."""
 
 processed = Table(
     "raylog_processed",
@@ -139,7 +139,7 @@ processed = Table(
     Column("at", BigInteger, nullable=False),
     mysql_engine="InnoDB",
 )
-"""What each consumer of an inbox has handled."""
+"""The txids that each consumer of an inbox in mode `table` has handled."""
 
 positions = Table(
     "raylog_position",
@@ -150,7 +150,7 @@ positions = Table(
     Column("next_offset", BigInteger, nullable=False),
     mysql_engine="InnoDB",
 )
-"""Where each consumer of an inbox by position goes on."""
+"""The next offset of each consumer of an inbox in mode `position`."""
 
 position_topics = Table(
     "raylog_position_topic",
@@ -161,12 +161,12 @@ position_topics = Table(
     Column("topic_id", String(64), nullable=False),
     mysql_engine="InnoDB",
 )
-"""Of which topic the offset in ``raylog_position`` is: one that was made again has another id. ``init`` adds this table
-to an outbox of an earlier release; without it offsets go by the topic's name."""
+"""The id of the topic that an offset in ``raylog_position`` belongs to: a topic that was deleted and created again has
+another id. ``init`` adds this table to an outbox of an earlier release; without it only the topic's name counts."""
 
 
 class now_ms(FunctionElement[int]):  # spelt as a function of SQL
-    """The database's clock, in milliseconds since 1970; not that of the transaction's start."""
+    """The database's clock at this statement (not at the transaction's start), in milliseconds since 1970."""
 
     type = BigInteger()
     name = "now_ms"
@@ -190,10 +190,10 @@ def _of_mysql(*_: Any, **__: Any) -> str:
 
 
 def init(engine: Engine, *, shards: int = 1) -> None:
-    """Make the tables that are missing, for the outbox and the inbox; idempotent.
+    """Create the missing tables of the outbox and the inbox; idempotent.
 
-    `shards`: how many relays may work side by side, 1 to 64; the events of a key are in one shard. It is fixed by the
-    first call. Raises InvalidRequest for another number than the database has, OutboxVersionMismatch.
+    `shards`: how many relays may work side by side, 1 to 64; all events of a key are in one shard. The first call fixes
+    the number. Raises InvalidRequest for another number than the database has, OutboxVersionMismatch.
     """
     if not 1 <= shards <= SHARDS_MAX:
         raise InvalidRequest(f"An outbox has 1 to {SHARDS_MAX} shards, not {shards}.")
@@ -226,7 +226,7 @@ def init(engine: Engine, *, shards: int = 1) -> None:
 
 
 def settings(db: Connection) -> dict[str, str]:
-    """The outbox's settings by name; empty when there is none."""
+    """The outbox's settings by name; empty before `init` has written them."""
     return {row.name: row.value for row in db.execute(select(meta.c.name, meta.c.value))}
 
 

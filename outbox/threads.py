@@ -12,11 +12,11 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 CALL_TIMEOUT_S: Final = 60.0
-"""A database that does not answer for so long is given up; fences keep a call that ends later from harm."""
+"""A call that takes longer is abandoned. It may still end later; the fence keeps it from doing harm."""
 
 
 class DatabaseThread:
-    """Runs calls in one thread, in order. A call that is given up keeps its thread; later ones get another."""
+    """Runs calls in one thread, in order. An abandoned call keeps its thread; later calls get another one."""
 
     def __init__(self) -> None:
         self._executor = _one_thread()
@@ -46,6 +46,6 @@ def _one_thread() -> ThreadPoolExecutor:
 
 
 def _forget(work: asyncio.Future[Result]) -> None:
-    """No caller waits for the outcome any more."""
+    """Read the outcome of an abandoned call, so that asyncio does not log its error as never retrieved."""
     if not work.cancelled():
         work.exception()

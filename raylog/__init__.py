@@ -16,7 +16,7 @@
 `help(raylog.Producer)` lists what a producer may be configured with, and docs/configuration.md all keys of all clients.
 The errors are in `raylog.errors`, and here as well.
 
-This is the public face, and the only module a user has to know. Every name is imported on first use, so that
+This is the public interface, and the only module a user has to know. Every name is imported on first use, so that
 `import raylog` costs next to nothing and a service that only produces and consumes never loads Ray.
 """
 
@@ -176,11 +176,11 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Looked for by name, because the module that knows about it costs an import.
+# The folder is looked for by its name here, so that raylog.compiled is imported only where it is needed.
 if "RAYLOG_COMPILED" in os.environ or os.path.isdir(os.path.join(os.path.dirname(__file__), "_native")):
     import_module("raylog.compiled").use()
 
-# Which module gives which names; tests/unit/packaging compares this with the imports above and with __all__.
+# The public names of each module; tests/unit/packaging compares this with the imports above and with __all__.
 _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.launch.cluster": ("Cluster", "connect", "start"),
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
@@ -385,7 +385,7 @@ __all__ = [
 
 
 def _require_pyarrow() -> None:
-    """Raise ModuleNotFoundError with the extra that installs it."""
+    """Raise ModuleNotFoundError, which names the extra to install, where pyarrow is missing."""
     if import_module("importlib.util").find_spec("pyarrow") is None:
         raise ModuleNotFoundError("raylog.read needs pyarrow: run `pip install 'raylog[data]'`.", name="pyarrow")
 
@@ -408,10 +408,10 @@ def _load(name: str) -> object:
 
 
 if not TYPE_CHECKING:
-    # Hidden from type checkers, which would otherwise take every misspelt name for one that exists.
+    # Hidden from type checkers, which would otherwise accept every misspelt name.
     __getattr__ = _load  # PEP 562
 
 
 def __dir__() -> list[str]:
-    """Show the public names, imported or not, and none of those that this module needs itself."""
+    """List the public names, imported or not, without the names that only this module uses."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -12,14 +12,14 @@ from typing import Any, Final
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """One rule: it fires when ``query`` has had a result for as long as ``lasting``."""
+    """One rule: it fires when ``query`` has had a result for as long as ``lasting`` (a Prometheus duration)."""
 
     name: str
     query: str
     lasting: str
     severity: str
     summary: str
-    """What is wrong, with Prometheus' templates."""
+    """What is wrong; may contain Prometheus templates."""
     action: str
     """What to do first."""
 
@@ -112,7 +112,7 @@ ALERTS: Final = (
 
 
 def rule_file() -> dict[str, Any]:
-    """Return the rules as Prometheus reads them from a file."""
+    """Return the content of the Prometheus rule file as dicts and lists."""
     rules = [
         {
             "alert": alert.name,

@@ -19,13 +19,13 @@ from types import ModuleType
 
 FOLDER = "_native"
 STAMP = "built.txt"
-"""Describes the build: the interpreter's tag, then a line for each module, then one for each source of a checkout."""
+"""File that describes the build: the interpreter's tag, then a line for each module, then one for each source."""
 SWITCH = "RAYLOG_COMPILED"
-"""Environment variable: 0 = ignore compiled modules, 1 = refuse to run without them; else use them if they fit."""
+"""Environment variable: 0 = ignore compiled modules, 1 = refuse to run without them; unset = use them if they fit."""
 
 
 class _Finder:
-    """Finds the compiled modules before Python's own finders come upon the .py files."""
+    """Finds the compiled modules before Python's own finders find the .py files."""
 
     def __init__(self, folder: Path, names: frozenset[str]) -> None:
         self._folder = folder
@@ -42,15 +42,15 @@ class _Finder:
 
 
 def in_use() -> bool:
-    """Whether this process takes the hot modules compiled."""
+    """Whether this process uses the compiled modules."""
     return any(isinstance(finder, _Finder) for finder in sys.meta_path)
 
 
 def use() -> None:
-    """Have the compiled modules imported from now on.
+    """From now on import the compiled modules instead of their .py files.
 
-    Raises ImportError when RAYLOG_COMPILED=1 requires them and they are missing or do not fit; warns when they are
-    there and do not fit.
+    Raises ImportError when RAYLOG_COMPILED=1 requires them and they are missing or do not fit this Python and its
+    sources; without it, warns when they exist and do not fit.
     """
     wish = os.environ.get(SWITCH, "")
     folder = Path(__file__).resolve().parent / FOLDER
@@ -86,7 +86,7 @@ def _examine(folder: Path) -> tuple[str, frozenset[str]]:
 
 
 def fingerprint(source: Path) -> list[str]:
-    """Fingerprint of a source, to detect changes since the build: its size in bytes and its time in nanoseconds."""
+    """Size (bytes) and modification time (ns) of a source, to detect changes since the build; empty if missing."""
     try:
         found = source.stat()
     except FileNotFoundError:

@@ -18,7 +18,7 @@ RATE: Final = "[$__rate_interval]"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One query and the names of its lines."""
+    """One query, and the template for the names of its lines."""
 
     query: str
     legend: str
@@ -26,7 +26,10 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One picture. ``bad_from``: values from there on are red (None = no value is)."""
+    """One panel, ``width`` of 24 columns wide. ``stat``: a single number instead of lines.
+
+    Its colour is red from ``bad_from`` on, and below ``bad_below``; None = no such limit.
+    """
 
     title: str
     targets: tuple[Target, ...]
@@ -203,7 +206,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def queries() -> Iterator[str]:
-    """Go through all queries of the page."""
+    """Yield all queries of the page."""
     for _, panels in ROWS:
         for panel in panels:
             for target in panel.targets:

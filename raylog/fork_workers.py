@@ -1,13 +1,13 @@
-"""How Raylog starts a Ray: with variables for many short-lived workers, and these made by fork.
+"""How Raylog starts a Ray: with settings for many short-lived workers, and with workers that are forked.
 
 A fork is about ten times cheaper than importing Ray in each worker.
 
-Used by ``raylog.start``; ``python -m raylog.fork_workers start ...`` is ``ray start ...`` with it. Linux only;
-it is left out where ``RAYLOG_FORK_WORKERS=0``, and wherever something that it needs is missing.
+Used by ``raylog.start``; ``python -m raylog.fork_workers start ...`` is ``ray start ...`` with it. Linux only. Workers
+are not forked where ``RAYLOG_FORK_WORKERS=0``, or where anything that forking needs is missing.
 
 Ray starts each worker as ``sys.executable default_worker.py ...``. While Ray is being started here, ``sys.executable``
-is a script (``actors/processes/fork_launcher.py``) that gets the worker from the fork server
-(``actors/processes/fork_server.py``), and that is plain Python for everything else and without a reply of the server.
+is a launcher script (``actors/processes/fork_launcher.py``). It gets the worker from the fork server
+(``actors/processes/fork_server.py``). For any other command, and when the server does not reply, it runs plain Python.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from typing import Any, Final
 
 SWITCH: Final = "RAYLOG_FORK_WORKERS"
 LONGEST_FIRST_LINE: Final = 120
-"""Of a script; older kernels cut it off at 127 bytes."""
+"""Longest first line (#!) of a script, in bytes; older kernels cut it off at 127."""
 END_TIMEOUT_S: Final = 5.0
 OWN_RAY: Final = {
-    # Statistics of Ray's own events are not used here, and are a sixth of the cost of an idle replica's process.
+    # Statistics of Ray's own events: not used here, and a sixth of the cost of an idle replica's process.
     "RAY_event_stats": "0",
     # Ray's processes ping each other at this interval, and each ping wakes a replica that dozes.
     "RAY_grpc_keepalive_time_ms": "120000",
-    # Each replica that wakes is a process, hence each would leave 103 kB in Ray's agent for its metrics, and what the
-    # control store notes of it: of 100,000 ended actors, workers and tasks by default, some 21 kB each.
+    # Each replica that wakes is a new process. Without these settings each would leave 103 kB in Ray's metrics agent,
+    # and some 21 kB in Ray's control store, which by default remembers 100,000 ended actors, workers and tasks.
     "RAY_enable_metrics_collection": "0",
     "RAY_maximum_gcs_destroyed_actor_cached_count": "1000",
     "RAY_maximum_gcs_dead_worker_cached_count": "1000",
     "RAY_task_events_max_num_task_in_gcs": "10000",
     "RAY_task_events_max_dropped_task_attempts_tracked_per_job_in_gcs": "10000",
-    # And five log files, of which brokers remove those of a process that ended a day ago, and those that are too many
-    # (actors/broker/worker_logs.py).
+    # It also leaves five log files. Brokers remove those of processes that ended a day ago, and those above these
+    # limits (actors/broker/worker_logs.py).
     "RAYLOG_WORKER_LOGS_S": "86400",
     "RAYLOG_WORKER_LOGS_FILES": "5000",
     "RAYLOG_WORKER_LOGS_BYTES": "100000000",
 }
-"""Variables of a Ray that Raylog starts; those that are set already stay."""
+"""Environment variables of a Ray that Raylog starts; those that are set already stay."""
 SAFE_PATH: Final = "PYTHONSAFEPATH"
 """Keeps the folder of a script, and the current one, off a Python's path."""
 LEVEL: Final = "RAY_BACKEND_LOG_LEVEL"
-"""From which level on Ray's own processes log, into files without a limit. At its default each wake is some 30 lines,
+"""Level from which on Ray's own processes log, into files without a limit. By default each wake logs some 30 lines,
 6 kB."""
 
 _SERVE: Final = (
@@ -59,10 +59,10 @@ _servers: list[tuple[subprocess.Popen[bytes], Path]] = []
 
 
 def can_fork() -> bool:
-    """Whether workers can be made by fork here, and this is not switched off."""
+    """Whether workers can be forked here, and forking is not switched off."""
     if os.environ.get(SWITCH, "1") == "0" or not sys.platform.startswith("linux"):
         return False
-    # A worker would need the flags as well, and the launcher knows none.
+    # With these flags set, a worker would need them as well, and the launcher does not pass flags on.
     return hasattr(os, "pidfd_open") and not (sys.flags.no_site or sys.flags.no_user_site or sys.flags.isolated)
 
 
@@ -78,12 +78,12 @@ def write_launcher(folder: Path) -> Path | None:
     source = Path(fork_launcher.__file__).read_text(encoding="utf-8")
     launcher.write_text(first_line + source, encoding="utf-8")
     launcher.chmod(0o700)
-    return launcher if os.access(launcher, os.X_OK) else None  # a disk may be mounted without leave to execute
+    return launcher if os.access(launcher, os.X_OK) else None  # a disk may be mounted with noexec
 
 
 @contextmanager
 def forked_workers() -> Iterator[None]:
-    """The Ray that is started inside has :data:`OWN_RAY`, and makes its workers by fork, if that can be."""
+    """A Ray that the block starts has the settings of :data:`OWN_RAY`, and forks its workers if that is possible."""
     for name, value in OWN_RAY.items():
         os.environ.setdefault(name, value)
     launcher = _start_server() if can_fork() else None
@@ -106,10 +106,10 @@ def forked_workers() -> Iterator[None]:
 
 @contextmanager
 def _warnings_only() -> Iterator[None]:
-    """Ray's processes that are started inside log no more than warnings, unless the level is set already.
+    """Ray's processes that the block starts log nothing below warnings, unless a level is set already.
 
-    They get a copy of ``os.environ``. Ray's part of this process looks into the environment itself, where the variable
-    is not, because it would print to the user's terminal that the variable is set.
+    They get a copy of ``os.environ``, which has the variable. The C library's environment does not have it: Ray's code
+    in this process reads that one, and would print to the user's terminal that the variable is set.
     """
     if LEVEL in os.environ:
         yield
@@ -123,9 +123,9 @@ def _warnings_only() -> Iterator[None]:
 
 
 def _start_server() -> Path | None:
-    """Start a server and return the launcher that calls it; None when that failed."""
+    """Start a fork server and return the launcher that calls it; None when that failed."""
     try:
-        # Not in the folder of Ray's session, which does not exist yet; other users cannot enter this one.
+        # The folder of Ray's session does not exist yet. Other users cannot enter a folder that mkdtemp makes.
         parent = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir())
         parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix="raylog-", dir=parent))
@@ -146,20 +146,20 @@ def _start_server() -> Path | None:
 
 
 def wait_for_ended(timeout_s: float = END_TIMEOUT_S) -> None:
-    """Wait for the servers of every Ray that this process has shut down; they end by themselves."""
+    """Wait for the fork server of every Ray that this process has shut down; they end by themselves."""
     for server, folder in list(_servers):
         try:
             server.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            continue  # its Ray runs: another process has joined it and keeps it
+            continue  # its Ray still runs, because another process has joined it
         _servers.remove((server, folder))
-        shutil.rmtree(folder, ignore_errors=True)  # one that was killed has left it
+        shutil.rmtree(folder, ignore_errors=True)  # a server that was killed has left its folder
 
 
 def keep_folder_out() -> None:
-    """Have `ray start` start its server for Ray's clients, a `python -m`, without the current folder on its path.
+    """Keep the current folder off the path of the server for Ray Client, which `ray start` runs with `python -m`.
 
-    Only that process gets the variable: in Ray's workers it would reach the programs that users start there.
+    Only that process gets PYTHONSAFEPATH: in Ray's workers it would reach the programs that users start there.
     """
     from ray._private import ray_constants, services
 
@@ -174,7 +174,7 @@ def keep_folder_out() -> None:
 
 
 def main() -> None:
-    """Run Ray's command line, so that a node that it starts makes its workers by fork."""
+    """Run Ray's command line, so that a node that it starts forks its workers."""
     from ray.scripts.scripts import main as ray
 
     sys.argv[0] = "ray"

@@ -5,8 +5,8 @@
         failed_task_queue_name="resize-failed",
     )
 
-A task is a record of the topic `queue_name`; what became of it is a record of the compacted topic
-`<queue_name>.results`, by the task's id, kept for `results_ms`. May touch: the network through the clients, threads.
+A task is a record of the topic `queue_name`. Its outcome is a record of the compacted topic `<queue_name>.results`,
+with the task's id as key, kept for `results_ms`. May touch: the network through the clients, threads.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class _Outcome(msgspec.Struct, array_like=True):
 
 
 def _where(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the clients, which read the files again. Raises InvalidConfig for one that is none."""
+    """Return the arguments of the clients, which read the files by themselves. Raises InvalidConfig for a bad file."""
     found = {name: given[name] for name in ("bootstrap", "secret_file", "token_file") if given.get(name) is not None}
     for name in found.keys() - {"bootstrap"}:
         try:
@@ -77,22 +77,22 @@ def _where(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Outcomes(dict[str, _Outcome]):
-    """What became of tasks, by their ids, for a time: those of older records are forgotten. Pure."""
+    """The outcomes of tasks by their ids; outcomes of older records are forgotten. Pure."""
 
     def __init__(self, kept_ms: int) -> None:
-        """`kept_ms`: how long after its record's time an outcome is known."""
+        """`kept_ms`: how long an outcome is kept after its record's timestamp."""
         super().__init__()
         self.kept_ms = kept_ms
         self._times: OrderedDict[str, float] = OrderedDict()
 
     def add(self, task_id: str, outcome: _Outcome, at_ms: float) -> None:
-        """Take in an outcome of a time."""
+        """Take in an outcome whose record has this timestamp (ms since 1970)."""
         self[task_id] = outcome
         self._times[task_id] = at_ms
         self._times.move_to_end(task_id)
 
     def forget(self, now_ms: float) -> None:
-        """Drop what is too old by now."""
+        """Drop the outcomes that are too old by now."""
         while self._times and next(iter(self._times.values())) <= now_ms - self.kept_ms:
             task_id, _ = self._times.popitem(last=False)
             del self[task_id]
@@ -107,19 +107,22 @@ def _results_ms(given: Mapping[str, Any]) -> int:
 
 
 class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
-    """Sends tasks to a queue, and works on them.
+    """Sends tasks to a queue, and works on them. ``adapter_config`` may have these keys (defaults in brackets):
 
-    ``adapter_config`` may have ``bootstrap`` (else the cluster of this Ray) with ``secret_file`` or ``token_file``,
-    paths on each node (else `RAYLOG_SECRET` or `RAYLOG_TOKEN`): Serve keeps and shows it, so it takes no secret itself.
-    It may have ``group_id`` (`serve`), ``partitions`` (4) and ``replication_factor`` of a queue that does not exist
-    yet, ``lock`` and ``retry`` as of `QueueConsumer`, and ``results_ms``, how long it is known what became of a task
-    (a week): as long as the longest delay of a task that may be cancelled. ``failed_task_queue_name`` is the group's
-    topic of dead letters; a task without a handler, or that cannot be read, goes to ``unprocessable_task_queue_name``
-    if that is given, and otherwise there as well.
+    - ``bootstrap`` (the cluster of this Ray), with ``secret_file`` or ``token_file``, paths on each node (the variables
+      `RAYLOG_SECRET` or `RAYLOG_TOKEN`). Serve keeps and shows the configuration, so it must not hold a secret itself.
+    - ``group_id`` (`serve`).
+    - ``partitions`` (4) and ``replication_factor`` (the cluster's default), for a queue that does not exist yet.
+    - ``lock`` and ``retry``, as for `QueueConsumer`.
+    - ``results_ms`` (a week): how long the outcome of a task is kept. It has to be as long as the longest delay of a
+      task that may be cancelled.
+
+    ``failed_task_queue_name`` is the group's dead-letter topic. A task that has no handler, or cannot be read, goes to
+    ``unprocessable_task_queue_name`` if that is given, and to the dead-letter topic otherwise.
     """
 
     def __init__(self, config: TaskProcessorConfig) -> None:
-        """Raises InvalidConfig for an unknown key."""
+        """Raises InvalidConfig for an unknown or wrong key of ``adapter_config``."""
         super().__init__(config)  # type: ignore[no-untyped-call]  # Ray has no types for it
         given: Mapping[str, Any] = config.adapter_config or {}
         for key in given:
@@ -160,7 +163,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         self._producer = Producer(**self._where)
 
     def register_task_handle(self, func: Callable[..., Any], name: str | None = None) -> None:
-        """Have tasks of a name handled by a function."""
+        """Let a function handle the tasks of a name; by default the function's own name."""
         self._handlers[name or func.__name__] = func
 
     # Sending
@@ -179,7 +182,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.enqueue_task_sync, task_name, args, kwargs, **options)
 
     def get_task_status_sync(self, task_id: str) -> TaskResult:
-        """What became of a task; PENDING while that is not known."""
+        """The outcome of a task; PENDING while none is known."""
         outcome = self._outcomes().get(task_id) or _Outcome(PENDING, 0.0)
         created = outcome.created_s or None
         return TaskResult(id=task_id, status=outcome.status, created_at=created, result=outcome.result)
@@ -189,7 +192,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.get_task_status_sync, task_id)
 
     def cancel_task_sync(self, task_id: str) -> None:
-        """Have a task that is not begun left out; one that is finished stays so."""
+        """Revoke a task that has not begun, so that no worker runs it; does nothing for a task with an outcome."""
         if task_id not in self._outcomes():
             self._report(task_id, _Outcome(REVOKED, 0.0))
 
@@ -200,7 +203,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
     # Working
 
     def start_consumer(self, **kwargs: Any) -> None:
-        """Work on tasks, in a thread of its own that has one thread for each task that runs."""
+        """Work on tasks in the background, in a thread of its own with one thread for each running task."""
         retries = self._config.max_retries
         self._queue = QueueConsumer(
             self._topic,
@@ -220,7 +223,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
             self._queue.run(self._handle, concurrency=self._concurrency)
 
     def stop_consumer(self, timeout: float = 10.0) -> None:
-        """Wait for the tasks that run, and give back the others."""
+        """Wait for the running tasks up to `timeout` seconds, give back the others, and close the clients."""
         if self._queue is not None:
             self._queue.end()
             if self._worker is not None:
@@ -246,7 +249,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
             self._unprocessable(message, did_you_mean("task", task.name, self._handlers))
             return
         if (known := self._outcomes().get(task.id)) is not None and known.status in (SUCCESS, REVOKED):
-            return  # cancelled; or done, and only its acknowledgement was lost
+            return  # it was cancelled, or it was done and only its acknowledgement was lost
         try:
             result = handler(*task.args, **task.kwargs)
             if inspect.iscoroutine(result):
@@ -280,7 +283,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         self._sender().send(self._results, value, key=task_id.encode()).result(SEND_TIMEOUT_S)
 
     def _outcomes(self) -> Outcomes:
-        """The outcomes of all tasks whose results are kept, up to now."""
+        """The outcomes that are kept, read up to the present end of the results topic."""
         with self._reading:
             if self._reader is None:
                 self._reader = Consumer(auto_offset_reset="earliest", enable_auto_commit=False, **self._where)
@@ -294,14 +297,14 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
                         if record.key is not None and record.value is not None:
                             outcome = msgspec.json.decode(record.value, type=_Outcome)
                             self._known.add(record.key.decode(), outcome, record.timestamp_ms)
-                self._known.forget(time.time() * 1000)  # also amid a long log
+                self._known.forget(time.time() * 1000)  # also during the read of a long log, to bound the memory
             self._known.forget(time.time() * 1000)
             return self._known
 
     # Operations
 
     def get_metrics_sync(self) -> dict[str, Any]:
-        """The backlog of the queue and its states, summed over its partitions."""
+        """The numbers of records of the queue by state, summed over its partitions; zeros without the queue."""
         with Admin(**self._where) as admin:
             try:
                 rows = admin.describe_queue(self._given.get("group_id", "serve"), self._topic)
@@ -315,7 +318,7 @@ class RaylogTaskProcessorAdapter(TaskProcessorAdapter):
         return await asyncio.to_thread(self.get_metrics_sync)
 
     def health_check_sync(self) -> list[dict[str, Any]]:
-        """Whether this process works on the queue. Raises RaylogError where the cluster is not reached."""
+        """Whether this process works on the queue. Raises RaylogError when the cluster cannot be reached."""
         with Admin(**self._where) as admin:
             brokers = len(admin.describe_cluster().brokers)
         is_working = self._worker is not None and self._worker.is_alive()

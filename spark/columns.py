@@ -1,7 +1,7 @@
 """The columns of the data source: those of Spark's Kafka source, in its order, with its types.
 
-Unlike there, columns that every record has are declared as never null: Spark looks for nulls in each column of each
-row, 5 % or more of what a read of small records takes (docs/adr/0055-ranges-into-arrow.md). Pure.
+Unlike there, columns that every record has are declared as never null. Otherwise Spark looks for nulls in each column
+of each row, which takes 5 % or more of a read of small records (docs/adr/0055-ranges-into-arrow.md). Pure.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ TYPES: dict[str, DataType] = {
     "timestampType": IntegerType(),
     HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
-"""All columns; headers only when they are included."""
+"""All columns. `headers` is left out unless it is requested."""
 NULLABLE = frozenset({"key", "value", HEADERS})
-"""Columns that a record may lack."""
+"""Columns that may be null, because a record may lack them."""
 
 
 def row_schema(columns: tuple[str, ...]) -> StructType:
@@ -43,5 +43,5 @@ def row_schema(columns: tuple[str, ...]) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> Any:
-    """The schema of the record batches of a query. Spark checks the first one for equality with this."""
+    """The Arrow schema of a query's record batches. Spark compares the schema of the first batch with it."""
     return to_arrow_schema(schema, timezone="UTC")

@@ -1,7 +1,7 @@
-"""The JVM of Spark's driver: started beside RayDP's master, its messages in a file.
+"""The JVM of Spark's driver: it starts while RayDP's master starts, and writes its messages to a file.
 
-Used by raylog.spark.session. PySpark would start this JVM only once the master runs, and pass its messages to the
-terminal.
+Used by raylog.spark.session. PySpark by itself would start this JVM only once the master runs, and show its messages on
+the terminal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ END_TIMEOUT_S = 10.0
 """How long the JVM may take to end by itself before it is killed."""
 START_TIMEOUT_S = 120.0
 TAIL_BYTES = 4_000
+"""How much of the end of the log an error message shows."""
 
 LOG4J = """\
 rootLogger.level = warn
@@ -36,7 +37,7 @@ class DriverJvm:
     """
 
     def __init__(self, settings: Mapping[str, str], address: str, log: Path) -> None:
-        """Not started yet: with the settings of SparkConf, for the Ray cluster at `address`."""
+        """Prepare a JVM with the settings of SparkConf, for the Ray cluster at `address`; `start` starts it."""
         self.log = log
         self.error: Exception | None = None
         self.seconds = 0.0
@@ -47,7 +48,7 @@ class DriverJvm:
         self._thread = threading.Thread(target=self._start, name="raylog-spark-driver", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns once the lock is held, so that PySpark starts no second JVM."""
+        """Begin the start; returns once PySpark's lock is held, so that PySpark starts no second JVM."""
         self._thread.start()
         self._is_locked.wait(START_TIMEOUT_S)
 
@@ -82,7 +83,7 @@ class DriverJvm:
         self.seconds = time.monotonic() - began
 
     def log_to_file(self) -> None:
-        """Send what log4j writes to the file: Ray's part of the JVM sends it to standard output when it starts."""
+        """Direct log4j to the file; when Ray's part of the JVM starts, it directs log4j to standard output."""
         from pyspark import SparkContext
 
         jvm: Any = SparkContext._jvm
@@ -107,7 +108,7 @@ def end_jvm() -> None:
         return
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     gateway.shutdown()
-    if process is None:  # spark-submit started it, and ends it
+    if process is None:  # spark-submit has started the JVM, and ends it
         return
     if process.stdin is not None:
         process.stdin.close()  # the JVM ends when this pipe does

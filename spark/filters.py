@@ -1,7 +1,7 @@
 """Conditions of a query's WHERE on topic, partition, offset and timestamp, so that other records are never fetched.
 
-Spark hands over comparisons that all must hold. They only narrow what is read: Spark applies every one of them again
-to the rows, so it is enough not to leave out a possible match. Used by reader.py. Pure.
+Spark passes comparisons that must all hold. They only narrow what is read: Spark applies each of them to the rows
+again, so it is enough not to leave out a possible match. Used by reader.py. Pure.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _narrowed(found: Narrowing, one: Filter, attribute: tuple[str, ...], value: 
 
 
 def _choices(one: Filter, value: Any, kind: type) -> frozenset[Any] | None:
-    """The values that an equality or IN leaves; None for other comparisons."""
+    """The values that an equality or IN allows; None for other comparisons, and where one is not of this type."""
     if isinstance(one, In):
         values = [each for each in value if each is not None]
     elif isinstance(one, EqualTo | EqualNullSafe):
@@ -79,7 +79,7 @@ def _choices(one: Filter, value: Any, kind: type) -> frozenset[Any] | None:
 
 
 def _bounds(one: Filter, value: Any) -> tuple[int, int]:
-    """The whole numbers that an order comparison leaves, as (low, end)."""
+    """The whole numbers that an order comparison allows, as (low, end); all for other comparisons."""
     if type(value) is not int:
         return 0, OFFSET_MAX
     if isinstance(one, GreaterThan | GreaterThanOrEqual):
@@ -90,7 +90,7 @@ def _bounds(one: Filter, value: Any) -> tuple[int, int]:
 
 
 def _time_low_ms(one: Filter, value: Any) -> int | None:
-    """The least timestamp in whole milliseconds that could match; None when the comparison gives none."""
+    """The least timestamp, in whole milliseconds, that could match; None when the comparison sets no such bound."""
     if isinstance(one, In):
         times = [_time_low_ms(EqualTo(one.attribute, each), each) for each in value if each is not None]
         known = [each for each in times if each is not None]
@@ -106,7 +106,7 @@ def _time_low_ms(one: Filter, value: Any) -> int | None:
 
 
 def _time_end_ms(one: Filter, value: Any) -> int | None:
-    """The timestamp in whole milliseconds from which on none could match; None when the comparison gives none."""
+    """The timestamp, in whole milliseconds, from which on no record could match; None when there is no such bound."""
     if isinstance(one, In):
         ends = [_time_end_ms(EqualTo(one.attribute, each), each) for each in value if each is not None]
         known = [each for each in ends if each is not None]

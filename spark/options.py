@@ -1,6 +1,6 @@
 """The options of `format("raylog")` for reads: Kafka's names, checked; an unknown one is an error that helps.
 
-Spark hands options over as text; case does not count in their names. Used by source.py. Pure.
+Spark passes options as text, and ignores the case of their names. Used by source.py. Pure.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ READ = (
     *("kafka.bootstrap.servers", "kafkaConsumer.pollTimeoutMs"),
 )
 LIMITS = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
-"""Of streams; without effect in a batch query, as in Kafka's source, so that one set of options serves both."""
+"""Options of streams; without effect in a batch query, as in Kafka's source, so that one set of options serves both."""
 ENDINGS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 RETRIES = ("fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
 WITHOUT_EFFECT = (
-    # Of Kafka's source: there is no group to prefix, and repetitions are bound by time instead of a count.
+    # Of Kafka's source: there is no group to prefix, and time limits the repetitions instead of a count.
     *("groupIdPrefix", *RETRIES),
     # Spark's own, from load(path).
     "path",
@@ -49,7 +49,7 @@ REFUSED = {
 SECURITY = ("kafka.security.", "kafka.sasl.", "kafka.ssl.")
 SECURITY_HINT = "give raylog.secret or raylog.token; for TLS set Ray's variables (RAY_USE_TLS) on driver and executors"
 CLIENT = tuple(f"kafka.{kafka_name(name)}" for name in keys_of(ConsumerConfig) if name not in WHERE)
-"""Keys of the consumer that pass through; see raylog.client.config for their meaning."""
+"""Keys of the consumer that are passed on to it; raylog.client.config explains them."""
 FETCH_BYTES = "kafka.max.partition.fetch.bytes"
 PATTERN_HINT = "subscribePattern is a regular expression in Python's spelling that must match whole names"
 
@@ -67,13 +67,13 @@ class ReadOptions:
     reading: RangeReading
     columns: tuple[str, ...] = COLUMNS
     limits: Limits = field(default_factory=Limits)
-    """What each trigger of a stream reads."""
+    """How much each trigger of a stream reads."""
     ignored: tuple[str, ...] = ()
-    """A sentence for each option that another one leaves without effect."""
+    """A sentence for each given option that has no effect because of the others."""
 
 
 class _Texts:
-    """The given options by their canonical names, with readers that name the option in their errors."""
+    """The given options by their canonical names; the methods that parse them name the option in their errors."""
 
     def __init__(self, given: Mapping[str, str]) -> None:
         self._texts = {name: str(text) for name, text in given.items()}
@@ -129,8 +129,8 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         latest_without_match=strategy == "latest",
         min_partitions=min_partitions,
         max_records_per_partition=max_records,
-        # Either option cuts as in Kafka's source; minPartitions=1 is one task for each partition.
         lateness_ms=texts.number(LATENESS, 0),
+        # With either option ranges are cut as in Kafka's source; minPartitions=1 gives one task for each partition.
         cuts_by_size=min_partitions is None and max_records is None,
         fail_on_data_loss=fail_on_data_loss,
         bootstrap=_one_bootstrap(texts),
@@ -152,9 +152,10 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
 
 
 def canonical(given: Mapping[str, str], known_names: Iterable[str], refused: Mapping[str, str]) -> dict[str, str]:
-    """The options of a read or a write under the spelling of `known_names`.
+    """The options of a read or a write, with their names spelt as in `known_names`.
 
-    Raises InvalidConfig for one that is unknown, or refused (why, by its name in small letters).
+    `refused`: options that are not supported, by name in small letters, with the reason. Raises InvalidConfig for
+    these, and for unknown options.
     """
     spelling = {name.lower(): name for name in known_names}
     found = {}
@@ -171,7 +172,7 @@ def canonical(given: Mapping[str, str], known_names: Iterable[str], refused: Map
 
 
 def _unknown(name: str, spelling: Mapping[str, str]) -> str:
-    """The sentence for an unknown option; names are compared without case, and the answer is in the right one."""
+    """The sentence for an unknown option. Names are compared without case, and suggested in their proper spelling."""
     sentence = did_you_mean("option", name.lower(), spelling)
     for small in sorted(spelling, key=len, reverse=True):
         sentence = sentence.replace(f"'{small}'", f"'{spelling[small]}'")
@@ -205,7 +206,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _edge(texts: _Texts, prefix: str, default: str, *, illegal: int | None) -> OffsetSpec:
-    """One end of the read; Kafka's order of precedence: a time for all, times for each, offsets."""
+    """The start or end of the read. Precedence as in Kafka: a time for all, then times for each, then offsets."""
     time, times, offsets = _precedence(prefix)
     time_ms = texts.number(time, 0)
     if time_ms is not None:
@@ -222,7 +223,7 @@ def _precedence(prefix: str) -> tuple[str, str, str]:
 
 
 def _ignored(texts: _Texts) -> tuple[str, ...]:
-    """A sentence for each option that another one, or the lack of one, leaves without effect."""
+    """A sentence for each given option that has no effect: another one wins, or one that it needs is missing."""
     found = []
     for prefix in ("starting", "ending"):
         winner, *others = [name for name in _precedence(prefix) if name in texts] or [""]
@@ -247,7 +248,7 @@ def _limits(texts: _Texts) -> Limits:
 
 
 def _columns(texts: _Texts) -> tuple[str, ...]:
-    """The columns to make, in Kafka's order whatever the order of their names."""
+    """The columns to make, always in Kafka's order."""
     include_headers = texts.truth("includeHeaders", False)
     text = texts.text("columns")
     if text is None:

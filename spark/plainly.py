@@ -1,8 +1,8 @@
 """Errors of the data source as Spark's users see them: the sentence, without the frames that led to it.
 
 PySpark runs a data source in processes of its own and puts the whole traceback into the error that the user's program
-gets. An error that Raylog raises on purpose says everything in its sentence, so its frames are left out; they would be
-a hundred lines of this package before it. Errors of any other kind keep theirs.
+gets. An error that Raylog raises on purpose says everything in its sentence. Its frames would be a hundred lines in
+front of that sentence, so they are left out. Errors of any other kind keep theirs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _function(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_pickling(error: RaylogError) -> RaylogError:
-    """The same error, as one of pickling too: PySpark prints and rewrites any other that is raised while it pickles."""
+    """The same error as a PickleError too: PySpark prints and rewrites any other error raised while it pickles."""
     kind = type(error)
     both = type(kind.__name__, (kind, pickle.PickleError), {"__module__": kind.__module__, "__doc__": kind.__doc__})
     same: RaylogError = both.__new__(both, *error.args)

@@ -1,6 +1,6 @@
 """How far the start of a session has come: one line on a terminal, and the seconds of every phase.
 
-Used by raylog.spark.session. Writes to standard error, and nothing where that is no terminal, as in logs and notebooks.
+Used by raylog.spark.session. Writes to standard error if that is a terminal; in logs and notebooks it writes nothing.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Shows the phase that runs; `phases` holds (name, seconds) of those that are over, in order.
+    """Shows the phase that runs; `phases` holds (name, seconds) of those that have ended, in order.
 
-    A context manager: the line is removed at its end, whether by success or error.
+    A context manager: at its end, by success or error, the line is removed.
     """
 
     def __init__(self, title: str) -> None:
@@ -50,7 +50,7 @@ class Progress:
         return time.monotonic() - self._began
 
     def phase(self, name: str) -> None:
-        """A new phase begins, and the one before is over."""
+        """End the running phase, and begin a new one; "" = begin none."""
         with self._lock:
             now = time.monotonic()
             if self._phase:
@@ -59,7 +59,7 @@ class Progress:
         self.say(name)
 
     def beside(self, name: str, seconds: float) -> None:
-        """Note what ran at the same time as the phases, such as the start of the driver's JVM."""
+        """Add the seconds of work that ran at the same time as the phases, such as the start of the driver's JVM."""
         with self._lock:
             self.phases.append((f"(beside) {name}", seconds))
 

@@ -1,7 +1,8 @@
 """Batch reads: planning on the driver, reading in Spark's Python workers.
 
-A reader is made and plans its partitions in the driver's planning process, then is pickled into every task, so nothing
-here holds a connection. A worker needs neither Ray nor a broker as long as the leader in its partition is there.
+The driver's planning process makes a reader, which plans its partitions there and is then pickled into every task. So a
+reader holds no connection. As long as the leader named in its partition exists, a worker needs neither Ray nor a
+broker.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from raylog.spark.plainly import plainly
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """One task: one range of offsets of one partition, with everything that is needed to read it."""
+    """One task: a range of offsets of one partition, with everything that is needed to read it."""
 
     range: PartitionRange
     others: tuple[PartitionRange, ...] = ()
@@ -34,11 +35,11 @@ class RangePartition(InputPartition):
 
 
 class PushDown:
-    """Takes a query's comparisons in when Spark offers them, and lets Spark apply them all again.
+    """Takes in a query's comparisons when Spark offers them, and lets Spark apply them all again.
 
     Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is false, its
-    default. It looks at `__func__` for that; pointing to the base's method declares no dependency on push-down.
-    Where it is on, Spark calls this; where it is off, Spark does not, and filters all records itself.
+    default. It detects this by `__func__`, which therefore is the base's method here. With push-down on, Spark calls
+    this object; with push-down off, it does not, and filters all records itself.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -54,17 +55,17 @@ class PushDown:
 
 @cache
 def keep_what_is_loaded() -> None:
-    """Take what this worker has loaded out of the garbage collector's sight, once.
+    """Exempt what this worker has loaded so far from garbage collection; only the first call does something.
 
-    Spark's workers collect garbage after each task, and the processes that plan after each plan. That walks through all
-    that was imported: 4 to 9 ms for what a read needs, beside 2 ms for the fetches of a small range.
+    Spark's workers collect garbage after each task, and its planning processes after each plan. A collection walks
+    through everything imported: 4 to 9 ms for what a read needs, while the fetches of a small range take 2 ms.
     """
     gc.freeze()
 
 
 @plainly("partitions", "read")
 class RaylogReader(DataSourceReader):
-    """Reads what the options name, from and to offsets that are fixed when the query is planned."""
+    """Reads what the options name, between offsets that are fixed when the query is planned."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """`schema` is that of the rows: the columns of the options, in their order."""

@@ -45,16 +45,16 @@ POLL_S = 0.05
 END_TIMEOUT_S = 15.0
 """How long `stop` waits until Ray has the CPUs of the executors back."""
 INTERRUPTED_TIMEOUT_S = 2.0
-"""The same after an error in the start: a master that was being made may not receive the request to end."""
+"""The same after a failed start. It is short: a master that was still starting may not receive the request to end."""
 
 LOG = "spark.raylog.log"
-"""The setting that names the file with the messages of the driver's JVM."""
+"""The Spark setting that holds the path of the file with the messages of the driver's JVM."""
 
 DEFAULTS: dict[str, str] = {
     # Partition, offset and time filters reach the source; Spark refuses a source with push-down while this is off.
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Over TCP each task waits 40 ms for an acknowledgement that the other side holds back.
+    # Over TCP each task waits 40 ms for a delayed acknowledgement.
     "spark.python.unix.domain.socket.enabled": "true",
     # An executor's own folder has too long a name for a socket.
     "spark.python.unix.domain.socket.dir": "/tmp",
@@ -62,7 +62,7 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     # RayDP's master is two JVMs that hand out executors and do nothing else: they should start soon and stay small.
     "spark.ray.raydp_app_master.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    # By default it would hold a CPU of Ray, and wait for one without a limit on a busy cluster.
+    # By default the master takes a CPU of Ray, and on a busy cluster waits for one without a limit.
     "spark.ray.raydp_spark_master.actor.resource.CPU": "0",
 }
 """Settings of a session unless `config` overrides them."""
@@ -70,7 +70,7 @@ DEFAULTS: dict[str, str] = {
 
 @dataclass(slots=True)
 class _Running:
-    """The session of this process and what belongs to it."""
+    """The session of this process: the name of its master actor, its JVM, and the phases of its start."""
 
     master: str
     jvm: DriverJvm
@@ -94,15 +94,15 @@ def session(
 ) -> SparkSession:
     """Start Spark on Ray and return its session, with the data source "raylog" registered.
 
-    `num_executors` Ray actors with `executor_cores` CPUs and `executor_memory` ("1g", "512m") each hold the executors.
-    By default they take half of the CPUs that are free in the Ray cluster, at least one, as executors of up to four
-    cores with 1 GiB for each core. When some of them have not started after `start_timeout_s`, a warning says what is
-    missing; when none has, SparkStartFailed does.
+    The executors are `num_executors` Ray actors, each with `executor_cores` CPUs and a heap of `executor_memory` ("1g",
+    "512m"). By default they take half of the CPUs that are free in the Ray cluster, at least one, as executors of up to
+    four cores with 1 GiB for each core. When some executors have not started after `start_timeout_s` (60 s by default),
+    a warning says what is missing; when none has started, SparkStartFailed says it.
 
-    `config` adds Spark settings or replaces DEFAULTS. Ray is joined, or started on this machine, when this process has
-    not done so. One process has one session at a time: `raylog.spark.stop()`, `spark.stop()` or the end of
+    `config` adds Spark settings, or overrides DEFAULTS. If this process has not joined Ray yet, Ray is joined, or
+    started on this machine. One process has one session at a time: `raylog.spark.stop()`, `spark.stop()` or the end of
     `with raylog.spark.session() as spark:` ends it with all its processes, and leaves Ray running. Messages of the
-    driver's JVM go to a file in Ray's log folder; `spark.conf.get("spark.raylog.log")` names it. The executors' logs
+    driver's JVM go to a file in Ray's log folder; `spark.conf.get("spark.raylog.log")` is its path. The executors' logs
     are in the same folder on their nodes.
 
     Raises JavaNotFound when there is no usable Java, ImportError when the extra `spark` is not installed, WrongVersions
@@ -135,23 +135,23 @@ def session(
 
 
 def stop() -> None:
-    """End the session of this process and give its CPUs back to Ray; Ray itself goes on. Harmless without a session.
+    """End the session of this process, and give its CPUs back to Ray, which continues. Does nothing without a session.
 
-    Returns when Ray has the processes of the master and the executors back, after END_TIMEOUT_S at most. The JVM of the
-    driver stays for a next session, and ends with the program.
+    Returns when the actors of the master have ended, after END_TIMEOUT_S at most. The JVM of the driver stays for the
+    next session, and ends with the program.
     """
     _end(END_TIMEOUT_S)
 
 
 def _end(patience_s: float) -> None:
-    """Stop the session; after `patience_s` its master, which then ends its executors, is killed."""
+    """Stop the session. A master that has not ended after `patience_s` is killed, which ends its executors."""
     global _running
     raydp = sys.modules.get("raydp")
     if raydp is None:
         return
     running, _running = _running, None
     if running is not None and running.spark is not None:
-        vars(running.spark).pop("stop", None)  # RayDP calls it, and means PySpark's own
+        vars(running.spark).pop("stop", None)  # RayDP calls `spark.stop`, which has to be PySpark's own then
     try:
         raydp.stop_spark()
     finally:
@@ -160,15 +160,15 @@ def _end(patience_s: float) -> None:
 
 
 def phases() -> list[tuple[str, float]]:
-    """What the start of the running session consisted of, with seconds; empty without a session."""
+    """The phases of the running session's start, as (name, seconds); empty without a session."""
     return list(_running.phases) if _running is not None else []
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("raylog")` in a Spark session, unless Spark finds `pyspark_raylog` by itself.
+    """Register `format("raylog")` in a Spark session, unless Spark finds it by itself.
 
-    It looks for modules of that name in the folders of `sys.path`; an editable install puts none there. Raises
-    WrongVersions and ImportError when the packages of this process do not suit.
+    Spark looks for `pyspark_raylog` in the folders of `sys.path`, where an editable install does not put it. Raises
+    WrongVersions, or ImportError when a package is missing.
     """
     from raylog.spark import versions
 
@@ -189,7 +189,7 @@ def _start(
     *,
     checks_java: bool,
 ) -> tuple[SparkSession, Sizes]:
-    """The steps from a Ray that is joined to a session whose executors have registered."""
+    """Start everything on the Ray that was joined; returns once executors have registered, see `_await_executors`."""
     global _running
     import ray
     import raydp
@@ -221,7 +221,7 @@ def _start(
 
 
 def _driver_settings(settings: Mapping[str, str], sizes: Sizes) -> dict[str, str]:
-    """The settings with which RayDP would start the driver's JVM: its classpath and options are fixed at the start."""
+    """The settings that RayDP would give the driver's JVM, whose classpath and options are fixed at its start."""
     from raydp.spark import SparkCluster
 
     cluster: Any = SparkCluster.__new__(SparkCluster)  # its constructor starts the master, and waits for it
@@ -233,9 +233,9 @@ def _driver_settings(settings: Mapping[str, str], sizes: Sizes) -> dict[str, str
 
 
 def _await_executors(spark: SparkSession, sizes: Sizes, progress: Progress, timeout_s: float) -> None:
-    """Return once all executors have registered, having run a first query on them meanwhile.
+    """Wait until all executors have registered and a first query has run on them.
 
-    After the timeout: a warning when some are there, else SparkStartFailed; both say what is missing.
+    After the timeout: a warning when some executors have registered, else SparkStartFailed; both say what is missing.
     """
     deadline = time.monotonic() + timeout_s
     warm_up = threading.Thread(target=_warm_up, args=(spark, sizes), name="raylog-spark-warm-up", daemon=True)
@@ -258,13 +258,13 @@ def _await_executors(spark: SparkSession, sizes: Sizes, progress: Progress, time
 def _warm_up(spark: SparkSession, sizes: Sizes) -> None:
     from raylog.spark import warm_up
 
-    # It saves time and proves nothing: the user's own query meets the same error, and shows it.
+    # The query only saves time. Where it fails, the user's own query meets the same error, and shows it.
     with suppress(Exception):
         warm_up.run(spark, sizes.executors * sizes.cores)
 
 
 def _join_ray() -> bool:
-    """Join Ray, or start it here; returns whether it was started. SparkStartFailed where Spark cannot run on it."""
+    """Join Ray, or start it here; returns whether it was started. Raises SparkStartFailed where Spark cannot run."""
     import ray
     from ray.util import client, list_named_actors
 
@@ -295,7 +295,7 @@ def _join_ray() -> bool:
 
 
 def _nodes() -> list[Node]:
-    """The nodes that are alive, with what no actor or task holds."""
+    """The nodes that are alive, with the CPUs and memory that no actor or task holds."""
     from ray._private.state import state
 
     cluster: Any = state  # what `ray.nodes()` and `ray.available_resources()` use
@@ -327,7 +327,7 @@ def _driver_jvm(config: Mapping[str, str], sizes: Sizes, address: str) -> Driver
 
 
 def _explained(error: Exception, jvm: DriverJvm) -> Exception:
-    """The error to raise instead of one that came from a JVM, which ends now and could not print it any more."""
+    """The error to raise instead of one from a JVM: the JVM ends now, and such an error needs it to be printed."""
     jvm.wait()
     if isinstance(error, RaylogError):
         return error
@@ -338,7 +338,7 @@ def _explained(error: Exception, jvm: DriverJvm) -> Exception:
 
 
 def _log_file() -> Path:
-    """Where a driver's JVM writes its messages: Ray's log folder of this node, else the temporary folder."""
+    """The file for a driver's JVM's messages, in Ray's log folder of this node, else in the temporary folder."""
     import ray
 
     node = ray._private.worker._global_node
@@ -350,7 +350,7 @@ def _log_file() -> Path:
 
 @contextmanager
 def _cleaned_up_after_errors() -> Iterator[None]:
-    """After any error, Ctrl-C among them, executors without an owner would hold the cluster's CPUs."""
+    """If the block fails, also by Ctrl-C, end what was started: executors left behind would hold the cluster's CPUs."""
     try:
         yield
     except BaseException:
@@ -362,7 +362,7 @@ def _cleaned_up_after_errors() -> Iterator[None]:
 
 
 def _await_end(master: str, patience_s: float) -> None:
-    """Wait until the actor that started the executors has ended; it is killed when it does not."""
+    """Wait until the actors that started the executors have ended; after `patience_s` kill them."""
     import ray
     from ray.util import list_named_actors
 
@@ -380,9 +380,9 @@ def _await_end(master: str, patience_s: float) -> None:
 
 @contextmanager
 def _ray_address_for_children(address: str) -> Iterator[None]:
-    """Pass the address of this Ray to the JVM that is started meanwhile, and to its Python processes for planning.
+    """Pass the address of this Ray to a JVM that the block starts, and so to its Python processes for planning.
 
-    They look for the Raylog cluster there; by default they would take the Ray that was started last on the machine.
+    They look for the Raylog cluster there; by default they would use the Ray that was started last on the machine.
     """
     before = os.environ.get("RAY_ADDRESS")
     os.environ["RAY_ADDRESS"] = address
@@ -419,7 +419,7 @@ def _request_java() -> Any:
 
 
 def _require_java_on_ray(answer: Any) -> None:
-    """Refuse at once where Spark's executors could never start."""
+    """Raise SparkStartFailed where Ray's nodes have no Java, so executors could never start."""
     import ray
 
     if ray.get(answer, timeout=CHECK_TIMEOUT_S) is None:

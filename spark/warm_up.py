@@ -1,8 +1,8 @@
-"""A query that reads nothing, run while a session starts: it starts what the first real query would wait for.
+"""A query that reads no topic, run while a session starts: it starts what the first real query would wait for.
 
-Used by raylog.spark.session. Python data sources need a process of Python for every step of planning and for every
-task, and Spark loads the classes of its planner with the first query. Planning this query takes place while the
-executors' JVMs start, which is time that a session waits anyhow.
+Used by raylog.spark.session. A Python data source needs a Python process for every step of planning and for every task,
+and Spark loads the classes of its planner with the first query. This query is planned while the executors' JVMs start,
+for which the session waits anyhow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ READING = ("pyarrow", "raylog.spark.reader", "raylog.client.ranges.reading", "ra
 
 
 class WarmUpSource(DataSource):
-    """One row from each task; only its side effects are wanted."""
+    """Gives one row from each task; only the side effects of reading it matter."""
 
     @classmethod
     def name(cls) -> str:
@@ -31,7 +31,7 @@ class WarmUpSource(DataSource):
         return NAME
 
     def schema(self) -> str:
-        """One column."""
+        """The schema: one column, the number of the task."""
         return "task int"
 
     def reader(self, schema: Any) -> WarmUpReader:
@@ -46,11 +46,11 @@ class WarmUpReader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> list[InputPartition]:
-        """One partition for a task."""
+        """One partition for each task."""
         return [InputPartition(number) for number in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Runs in a worker, which goes on to serve other tasks."""
+        """Import what reading needs; runs in a worker process, which Spark then reuses for other tasks."""
         for name in READING:
             import_module(name)
         import pyarrow

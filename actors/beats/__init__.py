@@ -1,1 +1,1 @@
-"""The shared memory in which replicas show their broker that they run, and its table."""
+"""The shared memory in which replicas write heartbeats for their broker, and the layout of its table."""

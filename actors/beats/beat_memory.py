@@ -1,8 +1,8 @@
 """Memory that the processes of one broker share: a file of fixed size in ``/dev/shm``, mapped by each of them.
 
-It lives in memory and not in the data directory, so that a write to it never waits for a disk that hangs, costs no
-disk writes, and is lost at a reboot, with which the monotonic clock begins again. Where there is no such memory,
-processes do without it. The simulator has its own in its place.
+The file is in memory and not in the data directory. So a write never waits for a hanging disk and costs no disk writes,
+and the content is lost at a reboot, when the monotonic clock begins again. Without such memory, replicas send their
+heartbeats themselves. The simulator has a model of it.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ logger = logging.getLogger(__name__)
 FOLDER: Final = Path("/dev/shm")
 PREFIX: Final = "raylog-beats-"
 PAGES_BYTES: Final = 132 * 1024
-"""Room for two thousand replicas."""
+"""Size of the file: room for two thousand replicas."""
 ABANDONED_MS: Final = 3_600_000
-"""Files that no broker has used for so long are removed: their cluster was killed."""
+"""Files that no broker has used for so long are removed, because their cluster was killed."""
 
 
 class SharedPages(Protocol):
-    """Shared memory as whole numbers of 64 bits, each of which is read and written at once."""
+    """Shared memory as 64-bit integers, each of which is read and written atomically."""
 
     @property
     def words(self) -> memoryview: ...
 
     def try_lock(self) -> bool:
-        """Lock out other processes that do so too, if none has; :meth:`unlock` is to follow."""
+        """Take the lock if it is free, without waiting; True when taken, and then :meth:`unlock` has to follow."""
 
     def unlock(self) -> None:
         """Undo :meth:`try_lock`."""
 
     def is_current(self) -> bool:
-        """Return whether a process that opens these pages by their name now gets the same ones."""
+        """Return whether a process that now opens pages of this name gets these pages."""
 
     def close(self) -> None:
         """Unmap the pages; the others keep theirs. Idempotent."""
 
     def remove(self) -> None:
-        """Give the name up. Processes that have the pages mapped keep them."""
+        """Remove the name. Processes that have the pages mapped keep them."""
 
 
 class OpenPages(Protocol):
-    """:func:`open_pages`, or the simulator's."""
+    """The type of :func:`open_pages`, which the simulator replaces."""
 
     def __call__(self, name: str, *, make: bool) -> SharedPages | None: ...
 
 
 def pages_name(directory_id: str, folder: Path) -> str:
-    """Return the name of the pages of a data directory on this machine."""
+    """Return the name of the pages that belong to a data directory on this machine."""
     identity = f"{directory_id}\n{folder.resolve()}".encode()
     return PREFIX + hashlib.sha256(identity).hexdigest()[:32]
 
@@ -73,9 +73,9 @@ def beats_of(folder: Path) -> str:
 
 
 def open_pages(name: str, *, make: bool) -> SharedPages | None:
-    """Return the pages of this name; ``make``: new ones, full of zeros, where there are none. None = there are none.
+    """Return the pages of this name; ``make``: create them, full of zeros, if they do not exist.
 
-    They are this user's own, or none: others may write to the folder.
+    None: there are none that may be used. Pages of another user are not used, because any user may write to the folder.
     """
     try:
         return MappedPages(FOLDER / name, make=make)
@@ -86,10 +86,10 @@ def open_pages(name: str, *, make: bool) -> SharedPages | None:
 
 
 class MappedPages:
-    """Pages of the operating system."""
+    """Pages in a memory-mapped file."""
 
     def __init__(self, path: Path, *, make: bool) -> None:
-        """Raises OSError and ValueError when there are none that may be used."""
+        """Open or make the file. Raises OSError or ValueError when it does not exist or may not be used."""
         self._path = path
         flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_CREAT if make else 0)
         self._descriptor = os.open(path, flags, 0o600)
@@ -98,7 +98,8 @@ class MappedPages:
             if status.st_uid != os.geteuid() or not stat.S_ISREG(status.st_mode):
                 raise PermissionError(f"{path} belongs to another user.")
             if make:
-                os.posix_fallocate(self._descriptor, 0, PAGES_BYTES)  # a write to memory that is full ends the process
+                # Allocated now: a later write into a page for which there is no memory would kill the process.
+                os.posix_fallocate(self._descriptor, 0, PAGES_BYTES)
             self._map = mmap.mmap(self._descriptor, PAGES_BYTES)
         except BaseException:  # any error: the descriptor has no other owner
             os.close(self._descriptor)
@@ -148,7 +149,7 @@ class MappedPages:
 
 @contextmanager
 def locked(pages: SharedPages) -> Iterator[bool]:
-    """Hold the lock for a block, if it is free; gives whether it was."""
+    """Hold the lock during a block if it is free; yields whether it was."""
     if not pages.try_lock():
         yield False
         return
@@ -159,7 +160,7 @@ def locked(pages: SharedPages) -> Iterator[bool]:
 
 
 def remove_abandoned(now_ms: int, used_word: int) -> None:
-    """Remove the files of this user that no broker has used for ``ABANDONED_MS``; ``used_word`` notes when one has."""
+    """Remove this user's files that no broker has used for ``ABANDONED_MS``; word ``used_word`` has the last use."""
     with suppress(OSError):
         for found in [FOLDER / name for name in os.listdir(FOLDER) if name.startswith(PREFIX)]:
             with suppress(OSError, ValueError):

@@ -1,8 +1,9 @@
 """The table of beats: one slot for each replica of a broker, in memory that its processes share.
 
-A replica writes to its own slot, without a system call; the broker reads all slots before each of its heartbeats, and
-marks those for which the controller has confirmed that it vouches (:mod:`raylog.core.vouching`). Each word is written
-at once. A slot belongs to one process at a time: that of the replica which holds the lock of the partition's folder.
+A replica writes its beats to its own slot, without a system call. The broker reads all slots before each of its
+heartbeats, and marks those replicas for which the controller has confirmed that the broker vouches
+(:mod:`raylog.core.vouching`). Each word is written atomically. A slot belongs to one process at a time: the process of
+the replica that holds the lock of the partition's folder.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from raylog.actors.beats.beat_memory import SharedPages, locked
 from raylog.core.vouching import NO_LIFE, Beat, Cover
 
 MAGIC: Final = 0x5261_796C_6F67_0001
-"""Layout 1. Processes of a release with another one send heartbeats themselves."""
+"""Marks layout 1. Processes of a release with another layout send heartbeats themselves."""
 _LAYOUT, _EPOCH, _CONFIRMED_MS, USED_MS, _SLOTS = range(5)
 _KEY, _INCARNATION, _BEAT_MS, _HANGING_MS, _VOUCHED = range(5)
 HEADER_WORDS: Final = 8
 SLOT_WORDS: Final = 8
-"""More than are used: a cache line, and room for what a later release adds."""
+"""More words than are used: a cache line, with room for what a later release adds."""
 _FREE: Final = 0
 LEFT_AFTER_MS: Final = 600_000
-"""A slot without a beat for so long may be given to another replica."""
+"""After so long without a beat, a slot may be given to another replica."""
 
 
 def key_of(topic_id: str, partition: int) -> int:
@@ -35,7 +36,7 @@ class BeatTable:
     """The broker's view of the table."""
 
     def __init__(self, pages: SharedPages) -> None:
-        """Use the table in these pages; make an empty one where they have none of this layout."""
+        """Use the table in these pages; make an empty one if they hold none of this layout."""
         self._words = words = pages.words
         if words[_LAYOUT] != MAGIC:
             words[_LAYOUT] = 0
@@ -47,7 +48,7 @@ class BeatTable:
     def begin(self, controller_epoch: int) -> None:
         """Begin a session with a controller, which has confirmed nothing yet.
 
-        In this order: a replica that reads the new epoch finds no mark of the session before.
+        The epoch is written last, so a replica that reads the new epoch finds no mark of the session before.
         """
         for beat in self.beats():
             self.unmark(beat.slot)
@@ -66,25 +67,25 @@ class BeatTable:
         ]
 
     def mark(self, slot: int, incarnation: int) -> None:
-        """Let a replica rely on its broker, if the slot is still this incarnation's."""
+        """Let a replica rely on its broker, if the slot still belongs to this incarnation."""
         if self._words[HEADER_WORDS + slot + _INCARNATION] == incarnation:
             self._words[HEADER_WORDS + slot + _VOUCHED] = incarnation
 
     def unmark(self, slot: int) -> None:
-        """Have a replica send its own heartbeats."""
+        """Let a replica send its own heartbeats again."""
         self._words[HEADER_WORDS + slot + _VOUCHED] = NO_LIFE
 
     def confirm(self, sent_ms: int) -> None:
-        """Note that the controller has confirmed the heartbeat of this time."""
+        """Note that the controller has confirmed the broker's heartbeat that was sent at this time."""
         self._words[_CONFIRMED_MS] = sent_ms
 
     def used(self, now_ms: int) -> None:
-        """Note that the table is in use."""
+        """Note that the table is in use at this time (monotonic milliseconds)."""
         self._words[USED_MS] = now_ms
 
 
 class BeatSlot:
-    """One replica's place in the table."""
+    """One replica's slot in the table."""
 
     def __init__(self, words: memoryview, slot: int, incarnation: int) -> None:
         """Made by :func:`claim`."""
@@ -92,7 +93,7 @@ class BeatSlot:
         self._incarnation = incarnation
 
     def beat(self, now_ms: int, disk_hanging_ms: int) -> bool:
-        """Note that this process runs; False when another one has the slot now."""
+        """Note that this process runs, and for how long its disk has been hanging; False when it has lost the slot."""
         words, at = self._words, self._at
         if words[at + _INCARNATION] != self._incarnation:
             return False
@@ -101,13 +102,13 @@ class BeatSlot:
         return True
 
     def cover(self) -> Cover:
-        """Return what the broker has noted. The order is the opposite of that in :meth:`BeatTable.begin`."""
+        """Return what the broker has noted. It is read in the opposite order of :meth:`BeatTable.begin`."""
         words = self._words
         confirmed_ms = words[_CONFIRMED_MS]
         return Cover(words[_EPOCH], confirmed_ms, words[self._at + _VOUCHED])
 
     def release(self) -> None:
-        """Give the slot up: the replica stops."""
+        """Free the slot, because the replica stops."""
         words, at = self._words, self._at
         if words[at + _INCARNATION] == self._incarnation:
             words[at + _INCARNATION] = NO_LIFE
@@ -115,9 +116,9 @@ class BeatSlot:
 
 
 def claim(pages: SharedPages, key: int, incarnation: int, now_ms: int) -> BeatSlot | None:
-    """Return the slot of a replica, which is in this incarnation from now on: its earlier one, or one that is free.
+    """Return a slot for a replica's incarnation: the slot that the replica had before, or a free one.
 
-    None: the table is full, has another layout, or another process is looking for its slot right now.
+    None: the table is full or has another layout, or another process is claiming a slot right now.
     """
     words = pages.words
     with locked(pages) as is_locked:
@@ -128,7 +129,7 @@ def claim(pages: SharedPages, key: int, incarnation: int, now_ms: int) -> BeatSl
             return None
         at = HEADER_WORDS + found
         if words[at + _KEY] != key or words[at + _INCARNATION] != incarnation:
-            # The broker passes over the slot until it has its incarnation, which comes last.
+            # The broker ignores the slot while it has no incarnation, so that is written last.
             words[at + _INCARNATION] = NO_LIFE
             words[at + _VOUCHED] = NO_LIFE
             words[at + _BEAT_MS] = now_ms

@@ -1,7 +1,6 @@
-"""What a broker's machine and process offer to replicas. Read by a broker's shell, for its registration.
+"""Measures the memory, cores and files that a broker's machine has for replicas. Used by its shell, to register.
 
-What follows for the number of replicas is decided in ``core/metadata/capacity.py``. May touch: /sys, the process's
-limits.
+``core/metadata/capacity.py`` decides how many replicas that allows. May touch: /sys, the process's limits.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ CGROUP_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""Where a container sees its own memory limit, by the version of cgroups."""
+"""Files in which a container sees its memory limit, for cgroups version 2 and 1."""
 
 
 def capacity() -> Capacity:
-    """Return what there is now. The limit of open files is the one in force: servers raise it when they start."""
+    """Return the capacity now. The limit of open files is the soft limit, which servers raise when they start."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Capacity(
         memory_bytes=memory_bytes(),
@@ -34,7 +33,7 @@ def capacity() -> Capacity:
 
 
 def memory_bytes(limits: Sequence[Path] = CGROUP_LIMITS) -> int:
-    """Return the memory of this machine, or what its container may use of it. A limit that cannot be read is none."""
+    """Return the bytes of memory of this machine, or of its container if that has a limit which can be read."""
     found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for file in limits:
         try:

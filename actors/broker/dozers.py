@@ -1,7 +1,7 @@
 """The broker's side of dozing replicas: it stops their processes when they offer it, and continues them in time.
 
-Owned by the ``Broker`` actor. What is done when is decided in ``core/dozing/watch.py``; what the system does for it is
-behind ``actors/dozing/port.py``. May touch: the clock.
+Owned by the ``Broker`` actor. ``core/dozing/watch.py`` decides what is done when; the system's calls are behind
+``actors/dozing/port.py``. May touch: the clock.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Dozer:
-    """One replica's process, as its broker knows it."""
+    """What a broker knows of one replica's process."""
 
     def __init__(self, process: StoppableProcess, owner: Dozers) -> None:
         self.process = process
@@ -51,12 +51,12 @@ class Dozers:
     """The processes of one broker's replicas that may be stopped."""
 
     def __init__(self, processes: Processes, now_ms: Callable[[], int] = monotonic_ms) -> None:
-        """Stop none before :meth:`start`."""
+        """Make it; no process is stopped before :meth:`start`."""
         self._processes = processes
         self._now_ms = now_ms
         self._dozers: dict[_Dozer, None] = {}
         self._held: dict[str, int] = {}
-        """How often each name is held awake: as often as the watch of each process of that name."""
+        """How many holds each name has, see `held_awake`; the watch of each process of that name has as many."""
         self._rely_until_ms: int | None = None
         self._relying: asyncio.TimerHandle | None = None
         self._is_refused = False
@@ -70,9 +70,9 @@ class Dozers:
         }
 
     async def start(self) -> None:
-        """Continue what an earlier life has left stopped, and take offers from now on.
+        """Continue processes that an earlier process of this broker has left stopped, and take offers from now on.
 
-        Where that is not possible, no replica dozes, and the log states why.
+        If that is not possible, no replica dozes, and the log says why.
         """
         try:
             await self._processes.start(self._joined, self._wake_all)
@@ -97,11 +97,11 @@ class Dozers:
         }
 
     def dozing_count(self) -> int:
-        """Return how many processes of replicas are stopped now; spares have none."""
+        """Return how many replicas' processes are stopped now; stopped spares do not count."""
         return sum(dozer.watch.is_stopped and bool(dozer.report) for dozer in self._dozers)
 
     def rested(self, now_ms: int) -> dict[int, int]:
-        """Return until when this broker had stopped the process of each incarnation; ``now_ms``: it is stopped now."""
+        """Return, by incarnation, until when this broker had stopped its process; ``now_ms`` if it is stopped now."""
         return {
             dozer.life: now_ms if dozer.watch.is_stopped else dozer.rested_ms
             for dozer in self._dozers
@@ -109,7 +109,7 @@ class Dozers:
         }
 
     def rely_until(self, until_ms: int | None) -> None:
-        """Let processes that send no heartbeats be stopped until then, or until a later time that is given before."""
+        """Let processes that send no heartbeats be stopped until then; a later call may extend it. None: stop none."""
         self._rely_until_ms = until_ms
         if until_ms is None:
             self._rely_no_more()
@@ -117,7 +117,7 @@ class Dozers:
             self._check_reliance()
 
     def expect(self, silent_ms: int) -> None:
-        """Have all processes continued when this broker does not run for so long."""
+        """Let the keeper continue all processes if this broker does not run for so long."""
         self._processes.expect(silent_ms)
 
     def wake(self, incarnation: int) -> None:
@@ -128,7 +128,7 @@ class Dozers:
 
     @contextmanager
     def held_awake(self, name: str) -> Iterator[None]:
-        """Let the replica of this name run meanwhile, because a call to its process must be answered."""
+        """Keep the replica of this name running during a block, because a call to its process must be answered."""
         self._held[name] = self._held.get(name, 0) + 1
         for dozer in self._named(name):
             self.do(dozer, dozer.watch.hold())
@@ -138,7 +138,7 @@ class Dozers:
             self._held[name] -= 1
             if not self._held[name]:
                 del self._held[name]
-            for dozer in self._named(name):  # not those of before: a new process may have this name since
+            for dozer in self._named(name):  # looked up again: another process may have this name by now
                 dozer.watch.release()
 
     def _named(self, name: str) -> list[_Dozer]:
@@ -163,7 +163,7 @@ class Dozers:
                 self.do(dozer, dozer.watch.end())
 
     def _wake_all(self) -> None:
-        """Continue all processes: the keeper may have continued them, and what is known of them would be wrong."""
+        """Continue all processes, because the keeper may have done so, and their states here would be wrong."""
         for dozer in list(self._dozers):
             self.do(dozer, dozer.watch.end())
 
@@ -175,7 +175,7 @@ class Dozers:
         return dozer
 
     def take_offer(self, dozer: _Dozer, offer: Offer) -> None:
-        """A replica rests."""
+        """Take the offer of an idle replica, whose process may be stopped."""
         if dozer.name != offer.name:
             for _ in range(self._held.get(dozer.name, 0)):
                 dozer.watch.release()
@@ -186,7 +186,7 @@ class Dozers:
         self.do(dozer, dozer.watch.offered(offer.until_ms))
 
     def forget(self, dozer: _Dozer) -> None:
-        """A process has ended, or its connection has."""
+        """Forget a process that has ended, or whose connection has; it is continued if it is stopped."""
         if dozer not in self._dozers:
             return
         del self._dozers[dozer]
@@ -198,7 +198,7 @@ class Dozers:
     # ------------------------------------------------------------ what is done
 
     def do(self, dozer: _Dozer, acts: list[Act]) -> None:
-        """Carry out what was decided, in this order."""
+        """Carry out the acts that its watch has decided on, in order."""
         for act in acts:
             self._acts[act](dozer)
 

@@ -1,4 +1,4 @@
-"""One query for the newest metadata, shared by all that wait for one. Owned by a broker's supervisor."""
+"""Queries for the newest metadata, each shared by all callers that wait. Owned by a broker's supervisor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from raylog.core.metadata.image import MetadataImage
 
 
 class NewestImage:
-    """Queries the controller once for all callers that came before the query began."""
+    """Queries the controller once for all callers that came before that query began."""
 
     def __init__(self, query: Callable[[], Awaitable[MetadataImage]]) -> None:
         """``query`` returns metadata as new as the controller's at its call, or newer."""

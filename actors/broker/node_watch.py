@@ -1,6 +1,6 @@
-"""Gives every node of a Ray cluster that offers the resource ``raylog`` its broker. Owned by the controller's actor.
+"""Starts a broker on every Ray node that offers the resource ``raylog``. Owned by the controller's actor.
 
-Nodes may join at any time after ``raylog start``, and come back under another Ray id: the broker's identity lies in its
+Nodes may join at any time after ``raylog start``, and come back with another Ray id: the broker's identity is in its
 data directory, not in the node.
 """
 
@@ -46,7 +46,7 @@ def offering(nodes: list[dict[str, Any]]) -> list[Node]:
 
 
 class NodeWatch:
-    """Looks at the cluster's nodes every ``check_s`` seconds."""
+    """Checks the cluster's nodes every ``check_s`` seconds, and starts the missing brokers."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class NodeWatch:
         make_broker: Callable[[BrokerSpec], Awaitable[None]],
         check_s: float = CHECK_S,
     ) -> None:
-        """``nodes`` is ``ray.nodes`` (it blocks); ``make_broker`` makes a broker's actor unless it runs."""
+        """``nodes`` is ``ray.nodes``, which blocks; ``make_broker`` makes a broker's actor unless it runs."""
         self._check_s = check_s
         self._spec = spec
         self._nodes = nodes
@@ -70,7 +70,7 @@ class NodeWatch:
         self._task = asyncio.create_task(self._run(), name="node watch")
 
     async def stop(self) -> None:
-        """Stop looking; brokers stay."""
+        """Stop checking; brokers stay."""
         tasks = [*self._giving.values(), *([] if self._task is None else [self._task])]
         for task in tasks:
             task.cancel()
@@ -85,7 +85,7 @@ class NodeWatch:
             await asyncio.sleep(self._check_s)
 
     def _look(self, found: list[Node]) -> None:
-        """Start the work for each node in its own task: a node that was just lost delays no other."""
+        """Start the work for each node in a task of its own, so that a node that was just lost delays no other."""
         here = {node.node_id for node in found}
         self._seen &= here
         for node_id, task in list(self._giving.items()):

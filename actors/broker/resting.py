@@ -1,4 +1,4 @@
-"""What the other parts of a broker need of its dozing replicas. Implemented by ``dozers.py``."""
+"""The interface of dozing replicas to the other parts of their broker. Implemented by ``dozers.py``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raylog.core.vouching import NONE_RESTS
 
 @dataclass(frozen=True, slots=True)
 class DozingReplica:
-    """A replica whose process is stopped now, as it was when it began to doze: nothing has changed since."""
+    """The reports of a replica whose process is stopped, from when it began to doze: nothing has changed since."""
 
     status: Mapping[str, object] = field(default_factory=dict)
     """As ``replica_status`` answers."""
@@ -21,38 +21,38 @@ class DozingReplica:
 
 
 class Resting(Protocol):
-    """The replicas that a broker may stop."""
+    """The replicas whose processes a broker may stop."""
 
     def rested(self, now_ms: int) -> Mapping[int, int]:
-        """Return until when this broker had stopped the process of each incarnation; ``now_ms``: it is stopped now."""
+        """Return, by incarnation, until when this broker had stopped its process; ``now_ms`` if it is stopped now."""
 
     def rely_until(self, until_ms: int | None) -> None:
-        """Continue all processes that send no heartbeats at this time, unless a later one is given before.
+        """Continue all processes that send no heartbeats at this time, unless a later call extends it before.
 
-        None = now, and until a time is given.
+        None: continue them now, and stop none until a call gives a time.
         """
 
     def expect(self, silent_ms: int) -> None:
-        """Have all processes continued when this broker does not run for so long."""
+        """Let all processes be continued if this broker does not run for so long."""
 
     def wake(self, incarnation: int) -> None:
         """Continue the process of this incarnation, if it is stopped."""
 
     def held_awake(self, name: str) -> AbstractContextManager[None]:
-        """Let the replica of this name run meanwhile, because a call to its process must be answered."""
+        """Keep the replica of this name running during a block, because a call to its process must be answered."""
 
     def dozing(self) -> Mapping[str, DozingReplica]:
         """Return the replicas whose processes are stopped now, by their names."""
 
     def dozing_count(self) -> int:
-        """Return how many processes are stopped now."""
+        """Return how many replicas' processes are stopped now."""
 
 
 class NeverResting:
     """A broker that stops no processes."""
 
     def rested(self, now_ms: int) -> Mapping[int, int]:
-        """Return that none is stopped."""
+        """Return an empty mapping: none is stopped."""
         return NONE_RESTS
 
     def rely_until(self, until_ms: int | None) -> None:
@@ -65,15 +65,15 @@ class NeverResting:
         """Do nothing."""
 
     def held_awake(self, name: str) -> AbstractContextManager[None]:
-        """Do nothing: it runs."""
+        """Do nothing, because it runs."""
         return nullcontext()
 
     def dozing(self) -> Mapping[str, Any]:
-        """Return that none is stopped."""
+        """Return an empty mapping: none is stopped."""
         return {}
 
     def dozing_count(self) -> int:
-        """Return that none is stopped."""
+        """Return 0: none is stopped."""
         return 0
 
 

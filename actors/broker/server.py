@@ -1,7 +1,7 @@
 """The shell of a broker: the lock of a data directory, a copy of the metadata, and answers for clients.
 
 Runs in a ``Broker`` actor. It also keeps the replica actors of its directory in line with the metadata
-(``supervisor.py``). Its death disturbs no replica: Ray restarts it, and it takes the lock again.
+(``supervisor.py``). If it dies, replicas keep running: Ray restarts it, and it takes the lock again.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ logger = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_S: Final = 10.0
 COORDINATOR_START_S: Final = 4.0
-"""How long a client that looks for a coordinator waits here for its start; then it tries again by itself."""
+"""How long a request for a coordinator waits here until the coordinator has started; then the client tries again."""
 REGISTER_TIMEOUT_S: Final = 5.0
 REFUSED_PAUSE_S: Final = 5.0
-"""How long a broker with a release that is too old waits before it retries the registration."""
+"""How long a broker whose release is too old waits before it retries the registration."""
 PRODUCER_ID_BLOCK: Final = 1000
 LEADER_NAMES: Final = frozenset(method.name for method in LEADER_METHODS)
 
@@ -98,16 +98,16 @@ class BrokerServer:
         on_fatal: Callable[[str], None],
         resting: Resting = NEVER,
     ) -> None:
-        """``factory`` makes and ends replica actors; ``on_fatal`` ends the process; ``resting``: those it may stop."""
+        """``factory`` makes and ends replica actors; ``on_fatal`` ends the process; ``resting``: replicas to stop."""
         self.spec = spec
         self.image = MetadataImage()
         self._incarnation = int(NO_INCARNATION)
         self._directory: DataDirectory | None = None
         self._registered = asyncio.Event()
         self._refusal = ""
-        """Why the cluster permanently refuses this broker; empty = it does not."""
+        """Why the cluster refuses this broker for good; empty = it does not."""
         self._settled = asyncio.Event()
-        """Set once the broker is registered or permanently refused."""
+        """Set once the broker is registered or refused for good."""
         self._updated = asyncio.Event()
         self._producer_ids: list[int] = []
         self._producer_id_lock = asyncio.Lock()
@@ -214,13 +214,13 @@ class BrokerServer:
 
     @property
     def spares_wanted(self) -> int:
-        """How many spare replicas to keep; none before the cluster is known, or on a broker stopped on purpose."""
+        """How many spare replicas to keep; 0 before the registration, and on a broker that was stopped on purpose."""
         if not self._registered.is_set() or self.image.is_stopped(BrokerId(self.broker)):
             return 0
         return ClusterConfig.from_dict(self.image.config).replica_spares
 
     def found(self, broker: int) -> int:
-        """Make a directory a founder's, with this id if it has none; returns its id. Only before there is a cluster."""
+        """Mark the directory as a founder's, with this id if it has none; returns its id. Only for a new cluster."""
         if self._directory is not None:
             make_founder(self.spec.folder)
             if self._directory.broker_id is None:
@@ -228,9 +228,9 @@ class BrokerServer:
         return self.broker
 
     async def wait_registered(self, timeout_s: float) -> None:
-        """Wait until the controller knows this broker; raises TimeoutError.
+        """Wait until the controller has registered this broker. Raises TimeoutError.
 
-        Raises UnsupportedVersion when this release does not know what the cluster uses.
+        Raises UnsupportedVersion when this release does not support the cluster's feature level.
         """
         async with asyncio.timeout(timeout_s):
             await self._settled.wait()
@@ -238,7 +238,7 @@ class BrokerServer:
             raise UnsupportedVersion(self._refusal)
 
     def connection_info(self) -> dict[str, object]:
-        """Return what a client in this Ray cluster needs; works during a restart of the controller."""
+        """Return what a client in this Ray cluster needs to connect; works while the controller restarts."""
         brokers = [[broker.broker, broker.host, broker.port] for broker in self.image.online_brokers()]
         host, port = self.endpoint
         return {
@@ -260,7 +260,7 @@ class BrokerServer:
                 logger.error("%s", refusal.message)
             self._refusal = refusal.message
             self._settled.set()
-            # The replicas here stay down, too. An upgrade of this machine ends the process.
+            # The replicas of this broker stay down as well. Upgrading this machine ends the process.
             await asyncio.sleep(REFUSED_PAUSE_S)
             raise
 
@@ -292,7 +292,7 @@ class BrokerServer:
         self._updated.set()
         self._note.update(image.voters)
         keep_settings(self._listeners, image.config)
-        # A broker learns the cluster's configuration here; sessions may be shorter than the default heartbeat.
+        # Only now is the cluster's configuration known; its sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         pace = vouching_pace(image.config)
         self._vouching.begin(registered.controller_epoch, pace, is_understood=registered.vouching)
@@ -326,7 +326,7 @@ class BrokerServer:
         self._sleepers.metadata_changed(touched.among(self.image))
 
     async def _newest_image(self) -> MetadataImage:
-        """Return metadata as new as the controller's now, or newer; raises RaylogError, TimeoutError."""
+        """Return metadata as new as the controller's now, or newer. Raises RaylogError, TimeoutError."""
         async with asyncio.timeout(FORWARD_TIMEOUT_S):
             reply = await self._link.call(DESCRIBE_CLUSTER.name, DescribeClusterRequest(), timeout_s=FORWARD_TIMEOUT_S)
             version = DESCRIBE_CLUSTER.read_reply(reply.args).version
@@ -342,7 +342,7 @@ class BrokerServer:
         return NO_TOPIC if topic is None else NamedTopic(topic.topic_id, topic.config.get(RETRY_OF, ""))
 
     def _message_bytes(self, grant: Grant) -> int:
-        """Largest batch for the topics that a token writes to: it may come here while a partition sleeps."""
+        """Largest batch of the topics that a token may write to: batches come here while a partition sleeps."""
         topics = [self.image.topics.get(topic.topic) for topic in grant.topics if topic.writes]
         return max((TopicConfig.from_dict(topic.config).max_message_bytes for topic in topics if topic), default=0)
 
@@ -391,7 +391,7 @@ class BrokerServer:
         if not self._registered.is_set():  # neither the feature level nor the number of coordinators is known
             request.fail(_without_controller())
             return
-        topic_behind(kind)  # before the metadata look-up: an earlier release may have entered other kinds
+        topic_behind(kind)  # refuses an unknown kind, even if an earlier release has it in the metadata
         check_level(kind, self.image.feature_level)
         index = coordinator_index(self.image, kind, key)
         found = self.image.coordinators.get((kind, index))
@@ -412,7 +412,7 @@ class BrokerServer:
         except TimeoutError:
             request.fail(CoordinatorNotAvailable(f"The {kind} coordinator {index} is being started; try again."))
         else:
-            if coordinator_index(self.image, kind, key) != index:  # the topic that was created is not as expected
+            if coordinator_index(self.image, kind, key) != index:  # the topic was created with other settings
                 request.fail(CoordinatorNotAvailable(f"The {kind} coordinator of {key!r} is another one; try again."))
             else:
                 request.reply(FindCoordinatorReply(index, found.host, found.port))
@@ -440,7 +440,7 @@ async def _answering(work: Coroutine[Any, Any, None], request: Request) -> None:
             return
         reason = str(error) or type(error).__name__
         request.fail(NotController(f"The controller did not answer ({reason}); it is being restarted, try again."))
-    except Exception as defect:  # as in `answering`: it is this request's
+    except Exception as defect:  # as in `answering`: it concerns this request alone
         spoiled(request, defect)
 
 

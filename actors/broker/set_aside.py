@@ -1,12 +1,12 @@
-"""Partition folders that were set aside (deleted, replaced by a namesake, or damaged): their place and their removal.
+"""Partition folders that are set aside: because they are deleted, replaced by a topic of the same name, or damaged.
 
-A broker's data directory holds ``<topic>-<partition>`` folders, and a topic name may hold dots, hyphens and digits. So
-a folder set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, under the topic id.
-None of the three ends in a hyphen and a number, so none can be a partition's folder, and names stay short for any
-topic name. Version 0.1 used suffixes (``t-0.deleted-1700000000000``); these folders are still cleaned, but only
-where the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
+A broker's data directory has ``<topic>-<partition>`` folders, and a topic name may contain dots, hyphens and digits. So
+a folder that is set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, named after
+its topic id. None of these three ends in a hyphen and a number, so none can be a partition's folder, and names stay
+short for any topic name. Version 0.1 used suffixes (``t-0.deleted-1700000000000``). Such folders are still removed, but
+only if the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
 
-Called by a replica's shell (damage, namesakes) and by the supervisor (removal).
+Called by a replica's shell (damage, topics of the same name) and by the supervisor (removal).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raylog.storage.log.files import exists, is_folder, list_files, make_folder,
 logger = logging.getLogger(__name__)
 
 DELETED: Final = ".deleted"
-"""Folder of partitions with a removal under way. Everything in it is removed at the next start."""
+"""Folder of partitions that are being removed. Everything in it is removed at the next start."""
 REPLACED: Final = ".replaced"
-"""Folder of partitions that had to make way for another topic of the same name; removed once their topic is deleted."""
+"""Folder of partitions that were replaced by another topic of the same name; removed once their topic is deleted."""
 DAMAGED: Final = ".damaged"
 """Folder of partitions that were damaged below their synced end. Kept until an operator removes them."""
 
@@ -41,7 +41,7 @@ _ASIDE_BEFORE: Final = re.compile(
 
 
 class Identity(NamedTuple):
-    """The partition that a folder was made for; "" and -1 = unknown."""
+    """The partition that a folder was made for; "" and -1 = not known."""
 
     topic_id: str = ""
     topic: str = ""
@@ -62,15 +62,15 @@ def identity_of(folder: Path) -> Identity:
 
 
 def topic_id_of(folder: Path) -> str:
-    """Return the topic id that a partition folder was made for; "" = unknown."""
+    """Return the topic id that a partition folder was made for; "" = not known."""
     return identity_of(folder).topic_id
 
 
 def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
-    """Move a partition's folder into ``mark`` beside it and return where it is now; durable on return.
+    """Move a partition's folder into the folder ``mark`` beside it, durably; returns its new path.
 
-    The caller holds the folder's lock. Raises OSError or StorageIoError: either the folder has not moved, or it has and
-    a loss of power may bring it back.
+    The caller holds the folder's lock. Raises OSError or StorageIoError: then the folder has not moved, or it has moved
+    but a power loss may bring it back.
     """
     place = folder.parent / mark
     make_folder(place)
@@ -79,7 +79,7 @@ def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
     while exists(aside := place / f"{name}.{moment}"):
         moment += 1
     filesystem.replace(folder, aside)
-    sync_folder(place)  # the new name first: a loss of power in between leaves at least one of the two
+    sync_folder(place)  # the new name first: after a power loss in between, at least one of the two names exists
     sync_folder(folder.parent)
     return aside
 
@@ -90,34 +90,33 @@ def half_deleted(directory: Path) -> list[Path]:
 
 
 def replaced(directory: Path) -> list[Path]:
-    """Return the folders of a data directory that made way for another topic of the same name."""
+    """Return the folders of a data directory that were replaced by another topic of the same name."""
     return [*_in(directory / REPLACED), *_of_version_0_1(directory, "replaced")]
 
 
 def clear_half_deleted(directory: Path) -> None:
-    """Finish the moves and the removals that a crash interrupted."""
+    """Finish the moves and removals that a crash has interrupted."""
     for place in (directory / DAMAGED, directory / REPLACED):
         if is_folder(place):
-            sync_folder(place)  # before the first sync of `directory`, which drops the old name of what moved here
+            sync_folder(place)  # before the first sync of `directory`, which makes the loss of the old name durable
     doomed = half_deleted(directory)
     if doomed:
-        sync_folder(directory)  # the process may have ended before the folder's old name was removed from the disk
+        sync_folder(directory)  # the process may have ended before the removal of the old name was durable
     for folder in doomed:
         clear_away(folder)
 
 
 def clear_replaced(directory: Path, deleted: Container[str]) -> None:
-    """Remove the folders that made way for another topic of the same name, where their own topic was deleted."""
+    """Remove the folders that were replaced by another topic of the same name, if their own topic is deleted."""
     for folder in replaced(directory):
         if topic_id_of(folder) in deleted:
             clear_away(folder)
 
 
 def remove_partition_folder(folder: Path, topic_id: str) -> None:
-    """Remove the folder of a deleted partition, unless another topic of the same name has it by now.
+    """Remove the folder of a deleted partition durably, unless another topic of the same name has it by now.
 
-    On return it stays removed after a loss of power. Waits for a replica that is dying; raises
-    :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    Waits for a replica that is ending. Raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
     """
     if exists(folder) and topic_id_of(folder) != topic_id:
         return
@@ -133,7 +132,7 @@ def remove_partition_folder(folder: Path, topic_id: str) -> None:
 
 
 def clear_away(doomed: Path) -> None:
-    """Remove a folder that was set aside, unless a process holds its lock; log what could not be removed."""
+    """Remove a folder that was set aside, unless a process holds its lock; logs a failure."""
     try:
         lock = FolderLock(doomed, wait_s=0)
     except DataDirectoryError as held:

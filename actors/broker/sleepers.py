@@ -1,7 +1,7 @@
-"""The broker's endpoint in the place of leaders that sleep: requests in, answers out, wakes to the controller.
+"""Answers requests to sleeping partitions in place of their leaders, and has the controller wake them if needed.
 
-Owned by the broker's server. What is answered is decided in ``core/sleeping``. May touch: the clock, and the controller
-through the broker's link.
+Owned by the broker's server. ``core/sleeping`` decides the answers. May touch: the clock, and the controller through
+the broker's link.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DESERTED_CHECK_MS: Final = 5_000
 
 
 class Sleepers:
-    """Answers for the partitions that sleep under this broker."""
+    """Answers for the sleeping partitions whose leader is on this broker."""
 
     def __init__(
         self, image: Callable[[], MetadataImage], broker: Callable[[], int], link: Callable[[], ControllerLink]
@@ -59,7 +59,7 @@ class Sleepers:
         )
         self._requests: RequestTable[Request] = RequestTable()
         self._near: set[int] = set()
-        """Requests that are answered in the form of ``fetch_near``."""
+        """Numbers of requests that are answered in the form of ``fetch_near``."""
         self._clock = CarefulClock("sleeping partitions")
         self._ticks = TickTimer(self._tick)
         self._deserted_due_ms = 0
@@ -104,10 +104,10 @@ class Sleepers:
         self._ticks.hasten(wait_ms)
         self._feed(_event_of(args, common))
         if isinstance(args, ProduceRequest) and args.acks == 0:
-            self._requests.pop(number, None)  # no answer is waited for
+            self._requests.pop(number, None)  # its sender does not wait for an answer
 
     def metadata_changed(self, partitions: Collection[TopicPartition] | None) -> None:
-        """The broker's metadata has changed in these partitions; None = all may have."""
+        """The broker's metadata of these partitions has changed; None: of any."""
         self._feed(ev.MetadataChanged(now_ms=monotonic_ms(), partitions=partitions))
 
     def link_changed(self, is_connected: bool) -> None:
@@ -152,7 +152,7 @@ class Sleepers:
             request.fail(effect.error)
 
     def _taken(self, number: int) -> tuple[Request | None, bool]:
-        """Return the request to answer, and whether it is a near one; None = it awaits no answer."""
+        """Return the request to answer, and whether it is a ``fetch_near``; None: its sender no longer waits."""
         is_near = number in self._near
         self._near.discard(number)
         return self._requests.pop(number, None), is_near

@@ -1,8 +1,8 @@
 """Keeps the replica actors of one broker in line with the metadata. Owned by the broker's shell.
 
-Wanted: one actor per partition replica that the metadata places on this broker, of the partitions that are awake
-(``wanted.py``). It starts what is missing, ends what is no longer wanted, and removes the folders of deleted topics and
-of replicas that a reassignment took away.
+Wanted is one actor for each replica that the metadata places on this broker, if its partition is awake (``wanted.py``).
+The supervisor starts missing actors, ends those that are no longer wanted, and removes the folders of deleted topics
+and of replicas that a reassignment moved away.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ logger = logging.getLogger(__name__)
 
 CHECK_S: Final = 1.0
 MISSING_AFTER_MS: Final = 5_000
-"""After so long without a registration a replica is looked up, and made again when its actor has stopped."""
+"""After so long without a registration a replica is looked up, and made again if its actor has ended."""
 
 
 Instructions = tuple[Mapping[str, str], int, int, Mapping[str, str]]
-"""What may change while a replica runs: topic configuration, replication factor, pace of catching up, and those of the
-cluster's settings that count for it."""
+"""Settings that may change while a replica runs: topic configuration, replication factor, bytes per second of catching
+up, and the cluster's settings that apply to it."""
 
 
 class ReplicaFactory(Protocol):
@@ -57,10 +57,10 @@ class ReplicaFactory(Protocol):
 
 
 class ReplicaSupervisor:
-    """Compares wanted with running replicas whenever the metadata changes, and those that do not run yet once a second.
+    """Compares wanted with running replicas: after each change of the metadata, and once a second for missing ones.
 
-    Each replica has at most one piece of work under way, in a task of its own: one that is slow to start or to end
-    delays no other. Failures are retried at the next check.
+    Each replica has at most one piece of work under way, in a task of its own, so a replica that is slow to start or
+    end delays no other. Failures are retried at the next check.
     """
 
     def __init__(
@@ -81,14 +81,15 @@ class ReplicaSupervisor:
         self._changed = asyncio.Event()
         self._started: dict[str, ReplicaSpec] = {}
         self._may_run: set[str] = set()
-        """Names that may have a process, and were not ended since. One that is not in ``_started`` may run: an earlier
-        life of this broker requested it, Ray started it again after its node was away, or a start failed halfway."""
+        """Names that may have a process. A name that is not in ``_started`` may have one because an earlier process of
+        this broker requested it, because Ray started it again after its node was away, or because a start failed
+        halfway."""
         self._sent: dict[str, tuple[Incarnation, Instructions]] = {}
         self._missing_since_ms: dict[str, int] = {}
         self._due: set[str] = set()
-        """Names to look at: something about them has changed, or they do not run yet."""
+        """Names to compare at the next check: something about them has changed, or they do not run yet."""
         self._sweeps: set[str] | None = None
-        """Topics whose folders are to be removed if they are not wanted; None = all topics, and leftover processes."""
+        """Topics whose unwanted folders are to be removed; None = of all topics, and leftover processes as well."""
         self._busy: dict[str, asyncio.Task[None]] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -104,7 +105,7 @@ class ReplicaSupervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def reconcile(self, image: MetadataImage, touched: Touched | None = None) -> None:
-        """Store new metadata; the supervisor's own tasks act on it. ``touched`` None: all of it may have changed."""
+        """Take new metadata; the supervisor's own tasks act on it. ``touched`` None: everything may have changed."""
         self._image = image
         self._touched.add(Touched(everything=True) if touched is None else touched)
         self._changed.set()
@@ -138,9 +139,9 @@ class ReplicaSupervisor:
             self._sweeps |= {partition.topic for partition in moved}
 
     async def _sweep(self, image: MetadataImage) -> None:
-        """Remove what was deleted or moved elsewhere while nothing ran here that would have removed it.
+        """Remove folders of partitions that were deleted or moved away while no process here could remove them.
 
-        A folder that the metadata does not name as deleted is left alone: the metadata may be an old copy.
+        A folder that the metadata does not show as deleted or moved stays: the metadata may be an old copy.
         """
         topics, self._sweeps = self._sweeps, set()
         try:
@@ -148,7 +149,7 @@ class ReplicaSupervisor:
             await asyncio.to_thread(clear_half_deleted, self._spec.folder)
             if topics is None:
                 await self._find_leftovers(image)
-            # What is being started is ended with its folder once it has started, see _start.
+            # A replica that is just being started is ended later, and its folder removed then, see _start.
             busy = frozenset(self._busy)
             doomed = await asyncio.to_thread(self._doomed, topics, image, busy)
             for name, _, _, _ in doomed:
@@ -162,10 +163,10 @@ class ReplicaSupervisor:
             logger.warning("leftovers in %s were not removed, trying again: %r", self._spec.folder, error)
 
     async def _find_leftovers(self, image: MetadataImage) -> None:
-        """Look at the processes that an earlier life of this broker left or requested, and that are not wanted.
+        """Find unwanted processes that an earlier process of this broker has left or requested.
 
-        Their partitions fell asleep, moved elsewhere or were deleted while this broker was away. The metadata that it
-        has may have none of them, and its directory no folder: a process may begin long after its request.
+        Their partitions fell asleep, moved away or were deleted while this broker was away. Neither the metadata nor
+        the data directory needs to show them: a process may start long after it was requested.
         """
         running = set(await self._factory.living(self._broker))
         wanted = () if image.is_stopped(BrokerId(self._broker)) else self._wanted.by_name
@@ -209,7 +210,7 @@ class ReplicaSupervisor:
                 continue
             spec = self._wanted.spec(name)
             if spec is None:
-                continue  # looked at again when the metadata are taken in that have it no more
+                continue  # compared again once the newer metadata, which no longer has it, is taken in
             online = found.place.port != 0
             if self._needs_start(name, online=online, now_ms=now):
                 self._work(name, self._start(name, spec))
@@ -219,11 +220,11 @@ class ReplicaSupervisor:
                 self._due.add(name)
 
     async def _end(self, name: str) -> None:
-        """End a replica. Its folder stays where the partition sleeps, or its broker was stopped on purpose.
+        """End a replica. Its folder stays if the partition sleeps, or if this broker was stopped on purpose.
 
-        Else it is removed, unless the partition was assigned to this broker again: the local metadata may be stale, and
-        the replica may be in the ISR because of this folder. So the supervisor queries the controller once no process
-        that it did not start can register any more.
+        Otherwise the folder is removed, unless the partition was assigned to this broker again: the local metadata may
+        be stale, and the replica may be in the ISR because of this folder. So the supervisor first ends the process,
+        which then cannot register any more, and then queries the controller.
         """
         spec = self._started[name]
         await self._factory.end(name)
@@ -237,9 +238,10 @@ class ReplicaSupervisor:
         self._may_run.discard(name)
 
     async def _end_unknown(self, name: str) -> None:
-        """End a replica that this supervisor has not started, unless newer metadata than the local have it running.
+        """End a replica that this supervisor has not started, unless the newest metadata wants it running.
 
-        The folder that it may have made goes where its partition is not held here: any look for folders came before.
+        If this broker holds no replica of the partition, the folder that the process may have made is removed by
+        another sweep: it may have been made after the last one.
         """
         newest, partition = await self._newest.get(), partition_of_replica(name)
         state = replica_named(newest, name, self._broker)
@@ -271,7 +273,7 @@ class ReplicaSupervisor:
             await self._factory.ensure(spec)
         except Exception:  # any error: of Ray, or that the replica could not start
             if self._sweeps is not None and self._image is not None and not self._holds(spec, self._image):
-                self._sweeps.add(spec.topic)  # deleted meanwhile: nothing else removes the folder that it may have made
+                self._sweeps.add(spec.topic)  # deleted meanwhile: only a sweep removes the folder it may have made
             raise
         deleted = () if self._image is None else self._image.deleted_topics
         await asyncio.to_thread(clear_replaced, self._spec.folder, deleted)
@@ -279,9 +281,9 @@ class ReplicaSupervisor:
         self._missing_since_ms[name] = monotonic_ms()
 
     async def _send_instructions(self, name: str, spec: ReplicaSpec, incarnation: Incarnation) -> None:
-        """Send a replica its current instructions, which may have changed while the actor ran or was away.
+        """Send a replica the settings that may change while it runs.
 
-        Ray restarts an actor with its first constructor arguments, so each incarnation gets them once.
+        Ray restarts an actor with its first constructor arguments, so each incarnation gets the settings once.
         """
         await self._factory.reconfigure(spec)
         self._sent[name] = (incarnation, instructions(spec))
@@ -299,7 +301,7 @@ class ReplicaSupervisor:
 
 
 def instructions(spec: ReplicaSpec) -> Instructions:
-    """Return the part of a specification that may change while the replica runs."""
+    """Return the settings of a specification that may change while the replica runs."""
     cluster = {key: value for key, value in spec.cluster_config.items() if key in REPLICA_KEYS}
     return spec.topic_config, spec.replication_factor, spec.catch_up_bytes_per_s, cluster
 
@@ -307,7 +309,7 @@ def instructions(spec: ReplicaSpec) -> Instructions:
 def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: int, image: MetadataImage) -> bool:
     """Return whether, by the metadata, a reassignment moved the replica in this folder away from this broker.
 
-    A log with a leader epoch later than the removal is unknown to the metadata: it stays.
+    False for a log with a leader epoch later than that of the removal: this metadata does not know that log.
     """
     removed = image.removed_replicas.get((TopicPartition(topic, partition), BrokerId(broker)))
     if removed is None or image.topic(topic, topic_id) is None:
@@ -317,7 +319,7 @@ def moved_away(folder: Path, topic: str, partition: int, topic_id: str, broker: 
 
 
 def partition_folders(directory: Path) -> list[tuple[str, int, Path]]:
-    """Return topic, partition and folder of everything kept in a broker's data directory."""
+    """Return topic, partition and folder of each partition folder in a broker's data directory."""
     found = []
     for folder in list_files(directory):
         parsed = parse_partition_folder(folder.name)

@@ -21,7 +21,7 @@ NOTE: Final = "metadata-voters"
 
 
 def noted_voters(folder: Path) -> tuple[int, ...]:
-    """Return the voters by the note in a folder; empty where there is none that can be read."""
+    """Return the voters by the note in a folder; empty if there is no readable note."""
     numbers = (read_text(folder / NOTE) or "").strip().split(",")
     return tuple(int(number) for number in numbers) if all(number.isdecimal() for number in numbers) else ()
 
@@ -30,7 +30,7 @@ class VotersNote:
     """Keeps the note of one directory up to date."""
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is written before the first voters are known."""
+        """Make it; nothing is written before the first voters are known."""
         self._folder = folder
         self._voters: tuple[int, ...] = ()
         self._task: asyncio.Task[None] | None = None

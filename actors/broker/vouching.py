@@ -1,4 +1,4 @@
-"""A broker's side of the table of beats: what its heartbeats state about its replicas, and what these may rely on.
+"""A broker's side of the table of beats: its heartbeats vouch for its replicas, which then send none themselves.
 
 Called by the broker's shell. May touch: the memory that the processes of a broker share.
 """
@@ -24,14 +24,14 @@ class _Sent(NamedTuple):
     request: SessionHeartbeatRequest
     sent_ms: int
     marks: list[tuple[int, int]]
-    """Slot and incarnation."""
+    """Slot and incarnation of each replica to mark."""
 
 
 PLAIN: Final = SessionHeartbeatRequest()
 
 
 class Vouching:
-    """What one broker states, over all its sessions with controllers."""
+    """What one broker states about its replicas, over all its sessions with controllers."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class Vouching:
         open_pages: OpenPages | None = None,
         resting: Resting = NEVER,
     ) -> None:
-        """State nothing before :meth:`open` and :meth:`begin`. ``resting``: the replicas that this broker stops."""
+        """Nothing is stated before :meth:`open` and :meth:`begin`. ``resting``: the replicas that this broker stops."""
         self._now_ms, self._open_pages, self._resting = now_ms, open_pages, resting
         self._relied_ms = 0
         self._name = ""
         self._pages: SharedPages | None = None
         self._table: BeatTable | None = None
         self._voucher: Voucher | None = None
-        """None: the controller takes no statements, or there is no session yet."""
+        """None: the controller does not take statements about replicas, or there is no session yet."""
         self._sent: deque[_Sent] = deque()
 
     def open(self, name: str) -> None:
-        """Make the table of this name, or take over the one that an earlier process of this broker has left."""
+        """Make the table of this name, or take over the table that an earlier process of this broker has left."""
         self._name = name
         if self._open_pages is None:
             beat_memory.remove_abandoned(self._now_ms(), USED_MS)
@@ -67,13 +67,13 @@ class Vouching:
         if self._table is not None:
             self._table.begin(controller_epoch if is_understood else NO_LIFE)
         self._resting.expect(pace.hung_after_ms)
-        self._resting.rely_until(None)  # they have to look for this controller, too
+        self._resting.rely_until(None)  # the replicas have to run, to connect to this controller as well
 
     def report(self) -> SessionHeartbeatRequest:
         """Return the content of a heartbeat that leaves now.
 
-        Replicas that it leaves out send their own heartbeats from now on; those that it names do so until it is
-        confirmed.
+        Replicas that it does not vouch for send their own heartbeats from now on. The others stop sending their own
+        once the controller has confirmed it.
         """
         table, voucher = self._table, self._voucher
         if table is None or voucher is None:
@@ -97,7 +97,7 @@ class Vouching:
         return request
 
     def confirmed(self, request: SessionHeartbeatRequest, reply: SessionHeartbeatReply) -> None:
-        """The controller has replied to a heartbeat: replicas that it knows may rely on what the heartbeat states."""
+        """Take the reply to a heartbeat: from now on the vouched replicas that the controller knows may rely on it."""
         while self._sent and self._table is not None and self._voucher is not None:
             sent = self._sent.popleft()
             if sent.request is request:
@@ -111,18 +111,18 @@ class Vouching:
                 return
 
     def _send_back(self, table: BeatTable, absent: Collection[int]) -> None:
-        """Have replicas send heartbeats, whose connections have ended at the controller's side alone: they notice."""
+        """Let replicas send heartbeats whose connection ended on the controller's side only: so they will notice it."""
         for beat in table.beats():
             if beat.incarnation in absent:
                 self._unmark(table, beat)
 
     def _unmark(self, table: BeatTable, beat: Beat) -> None:
-        """Have a replica send its own heartbeats, even if its process is stopped now."""
+        """Let a replica send its own heartbeats; its process is continued if it is stopped."""
         table.unmark(beat.slot)
         self._resting.wake(beat.incarnation)
 
     def close(self) -> None:
-        """Leave the table, and remove it: the replicas send their own heartbeats until the next process makes one."""
+        """Remove the table: replicas send their own heartbeats until the next process of this broker makes one."""
         self._resting.rely_until(None)
         pages, self._pages, self._table, self._voucher = self._pages, None, None, None
         if pages is not None:

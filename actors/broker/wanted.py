@@ -1,7 +1,7 @@
 """The replicas that should run on one broker, by the metadata: those of its partitions that are awake.
 
-Kept by the supervisor, which looks only at partitions that records have touched: nothing here costs per partition and
-second. Pure.
+Kept by the supervisor. Only partitions that metadata records have changed are looked at, so an idle partition costs
+nothing. Pure.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ class Wanted:
 
     place: ReplicaPlace
     turn: int
-    """Its position among the partition's replicas. Starting a process takes its time, and a partition serves when its
-    leader and enough followers are there: so all brokers start their leaders first, then the first followers."""
+    """Its position among the partition's replicas, which decides the order of starts. Starting a process takes time,
+    and a partition serves once its leader and enough followers run: so all brokers start their leaders first, then the
+    first followers."""
 
 
 class WantedReplicas:
     """The replicas of one broker that are wanted, by name."""
 
     def __init__(self, spec: BrokerSpec, broker: int) -> None:
-        """None are wanted before the first :meth:`update`."""
+        """Make it empty: no replica is wanted before the first :meth:`update`."""
         self._spec = spec
         self._broker = BrokerId(broker)
         self._image = MetadataImage()
         self._names: dict[TopicPartition, str] = {}
         self._partitions: dict[str, TopicPartition] = {}
         self._adding: set[TopicPartition] = set()
-        """Partitions that a reassignment brings here, and whose replica is not in sync yet."""
+        """Partitions that a reassignment adds to this broker, and whose replica here is not in sync yet."""
         self.by_name: dict[str, Wanted] = {}
 
     def update(self, image: MetadataImage, touched: Touched) -> set[str]:
-        """Take in new metadata; returns the names of replicas that may be wanted otherwise than before."""
+        """Take in new metadata; returns the names of replicas that may have changed."""
         self._image = image
         pace = len(self._adding)
         partitions = touched.among(image)
@@ -56,7 +57,7 @@ class WantedReplicas:
         return names
 
     def _look(self, partition: TopicPartition) -> Iterable[str]:
-        """Bring one partition up to date; yields the name of its replica of before, and of its replica now."""
+        """Bring one partition up to date; yields the names of the replica it had here, and of the one it has now."""
         before = self._names.pop(partition, None)
         if before is not None:
             del self.by_name[before]
@@ -76,7 +77,7 @@ class WantedReplicas:
         yield name
 
     def spec(self, name: str) -> ReplicaSpec | None:
-        """Return the specification of a wanted replica; None when newer metadata, not taken in yet, have it no more."""
+        """Return the specification of a wanted replica; None if newer metadata, not taken in yet, no longer has it."""
         image, spec = self._image, self._spec
         state = image.partition(self._partitions[name])
         if state is None or state.asleep is not None or name_of(state, self._broker) != name:
@@ -102,12 +103,12 @@ class WantedReplicas:
 
 
 def name_of(state: PartitionState, broker: int) -> str:
-    """Return the name of the replica that a broker has of a partition."""
+    """Return the name of a broker's replica of a partition."""
     return replica_name(state.partition.topic, state.partition.partition, broker, state.topic_id)
 
 
 def replica_named(image: MetadataImage, name: str, broker: int) -> PartitionState | None:
-    """Return the partition that a broker has in the replica of this name, by the metadata; None = there is none."""
+    """Return the partition of a broker's replica of this name, by the metadata; None = it has no such replica."""
     partition = partition_of_replica(name)
     state = None if partition is None else image.partition(partition)
     is_held = state is not None and state.place(BrokerId(broker)) is not None and name_of(state, broker) == name

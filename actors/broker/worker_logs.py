@@ -1,8 +1,8 @@
-"""Removal of the log files that ended workers have left in Ray's session folder.
+"""Removes the log files that ended workers have left in Ray's session folder.
 
-Each replica that wakes is a process, and Ray keeps five files of each: nothing of Ray's removes them. Where Raylog has
-started Ray, it says how many of them are kept (``RAYLOG_WORKER_LOGS_S``, ``_FILES``, ``_BYTES``); in a Ray of others
-they are not touched. Every broker of a machine does this, one file each time that one of them comes first.
+Each replica that wakes is a new process, and leaves five files that Ray never removes. If Raylog has started Ray, it
+sets how many are kept (``RAYLOG_WORKER_LOGS_S``, ``_FILES``, ``_BYTES``); in other Rays they are not touched. All
+brokers of a machine do this; whichever comes first removes a file.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from raylog.actors.logs import NAMED
 logger = logging.getLogger(__name__)
 
 KEPT_VARIABLE: Final = "RAYLOG_WORKER_LOGS_S"
-"""For how many seconds the files of ended workers are kept; unset or negative: without any limit."""
+"""Variable: for how many seconds the files of ended workers are kept; unset or negative: nothing is removed."""
 FILES_VARIABLE: Final = "RAYLOG_WORKER_LOGS_FILES"
-"""How many of them are kept, those that were written last; unset or negative: however many there are."""
+"""Variable: how many of these files are kept, those written last; unset or negative: no limit."""
 BYTES_VARIABLE: Final = "RAYLOG_WORKER_LOGS_BYTES"
-"""What they may take on the disk together; unset or negative: however much it is."""
+"""Variable: how many bytes on disk these files may take together; unset or negative: no limit."""
 CHECK_S: Final = 60.0
-"""A machine wakes up to ten replicas a second: between two checks it makes some thousand files."""
+"""Interval between two checks. A machine wakes up to ten replicas a second, so up to 3,000 files come in between."""
 REMOVED_AT_ONCE: Final = 10_000
-"""Most files that one check removes; the others follow with the next ones."""
+"""Most files that one check removes; the next checks remove the rest."""
 
 FOLDERS: Final = ("", "old", "events", "export_events")
-"""Where they are in Ray's folder: its log monitor moves some of them."""
+"""Folders with such files, below Ray's log folder; Ray's log monitor moves some files."""
 BLOCK_BYTES: Final = 512
 """Unit of ``st_blocks``."""
 
@@ -46,14 +46,14 @@ _OF_WORKER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is kept of the files of ended workers."""
+    """Which files of ended workers are kept."""
 
     seconds: int
-    """Since they were last written."""
+    """Longest time since a file was last written."""
     files: int | None = None
-    """How many at most; None = without a limit."""
+    """Most files; None = no limit."""
     size: int | None = None
-    """Bytes that they take at most; None = without a limit."""
+    """Most bytes on disk; None = no limit."""
 
 
 def limits_here() -> Limits | None:
@@ -79,7 +79,7 @@ class LogFile:
 
 
 def excess(files: Iterable[LogFile], before_s: float, limits: Limits) -> list[LogFile]:
-    """Return what is to be removed, the oldest first: what was last written before a time, and what is too much."""
+    """Return the files to remove, the oldest first: those last written before a time, and those above the limits."""
     size = 0
     found = []
     for kept, file in enumerate(sorted(files, reverse=True)):
@@ -92,9 +92,9 @@ def excess(files: Iterable[LogFile], before_s: float, limits: Limits) -> list[Lo
 
 
 def remove_excess(folder: Path, before_s: float, limits: Limits, *, is_running: Callable[[int], bool]) -> int:
-    """Remove files of ended workers that were last written before a time, or are too many; returns how many.
+    """Remove files of ended workers that were last written before a time, or exceed the limits; returns how many.
 
-    ``folder``: Ray's, with those in it. ``before_s``: in seconds since 1970. Raises OSError where one cannot be listed.
+    ``folder``: Ray's log folder. ``before_s``: in seconds since 1970. Raises OSError if a folder cannot be listed.
     """
     ended: list[LogFile] = []
     for name in FOLDERS:
@@ -113,7 +113,7 @@ def remove_excess(folder: Path, before_s: float, limits: Limits, *, is_running: 
 
 
 def _remove_links(folder: Path) -> None:
-    """Remove the names of logs that are no longer there."""
+    """Remove the links to logs that no longer exist."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.is_symlink() and not os.path.exists(entry.path):
@@ -138,7 +138,7 @@ def _of_ended_in(folder: Path, is_running: Callable[[int], bool]) -> Iterator[Lo
 
 
 def is_running(pid: int) -> bool:
-    """Return whether there is a process of that number, of whichever user."""
+    """Return whether a process with this id exists, of any user."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -149,10 +149,10 @@ def is_running(pid: int) -> bool:
 
 
 class WorkerLogs:
-    """Looks after Ray's log folder for as long as the broker runs."""
+    """Removes files of ended workers as long as the broker runs."""
 
     def __init__(self, folder: Path | None, limits: Limits | None) -> None:
-        """``folder``: Ray's; None, or no limits: nothing is removed."""
+        """``folder``: Ray's log folder. If it or the limits are None, nothing is removed."""
         self._folder = folder
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
@@ -175,7 +175,7 @@ class WorkerLogs:
             await asyncio.sleep(min(CHECK_S, max(1.0, limits.seconds / 4)))
 
     async def check(self, folder: Path, limits: Limits) -> int:
-        """Remove what is too much, and what is too old by the careful clock, which no jump of the machine's hastens."""
+        """Remove files above the limits. Age counts by the careful clock, so a jump of the wall clock has no effect."""
         before_s = self._clock.deleting_ms() / 1000 - limits.seconds
         try:
             removed = await asyncio.to_thread(remove_excess, folder, before_s, limits, is_running=is_running)

@@ -1,4 +1,4 @@
-"""The metadata image as replies on the wire. Pure; used by the broker, and by the controller for coordinators."""
+"""Makes replies on the wire from the metadata image. Pure; used by brokers, and by the controller for coordinators."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NO_VERSION: Final = -1
 def metadata_answer(
     image: MetadataImage, names: Sequence[str] | None, known_version: int = NO_VERSION
 ) -> MetadataReply:
-    """Return the reply to ``metadata``; None = all topics. A name that is there twice is answered once.
+    """Return the reply to ``metadata`` for topics, each once; ``names`` None: all topics.
 
-    Nothing is listed for a client that has the answer of this version.
+    For a client that has the metadata of this version already, the reply lists nothing.
     """
     creates_topics = image.config.get("auto.create.topics.enable") == "true"  # unset, it is off
     if known_version == image.version:
@@ -36,7 +36,7 @@ def metadata_answer(
 
 
 def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:
-    """Return the partition of the internal topic, hence the coordinator, of a group or a transactional id."""
+    """Return the number of the coordinator of a key, which is that of its partition of the kind's internal topic."""
     topic = image.topic(topic_behind(kind))
     config = ClusterConfig.from_dict(image.config)
     own: Mapping[str, str] = {}
@@ -54,7 +54,7 @@ def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:
 def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:
     """Return brokers, topics and their partitions as plain values, for ``status``.
 
-    Online = connected to the controller: after a restart the metadata still has the endpoints of earlier incarnations.
+    Online means connected to the controller: after a restart the metadata still has endpoints of earlier incarnations.
     """
     return {
         "cluster_id": image.cluster_id,
@@ -113,7 +113,7 @@ def _partition_answer(image: MetadataImage, state: PartitionState) -> MetadataPa
 def _partition_status(
     image: MetadataImage, state: PartitionState, is_present: Callable[[Member], bool]
 ) -> dict[str, object]:
-    """Return one partition as plain values; for one that sleeps, the brokers stand for its replicas."""
+    """Return one partition as plain values; a replica of a sleeping partition is online if its broker is."""
     if state.asleep is not None:
         online = [broker for broker in state.replicas if is_present(BrokerMember(broker))]
     else:

@@ -1,8 +1,9 @@
-"""Answers of the controller that state facts, held until they are committed and no newer controller was promised.
+"""Holds answers of the controller that state facts, until the facts are committed and the controller is confirmed.
 
-A controller that was paused, or cut off, does not know yet that it was deposed: what it has decided may be void, and
-what others have decided since is unknown to it. Members conclude from its answers that topics and replicas do not
-exist, and delete folders and leave markers out for that (R9). Owned by the controller's runner. Pure.
+A controller that was paused, or cut off, may not know yet that another one has replaced it: its decisions may be void,
+and it does not know the decisions of the other. Members conclude from answers that topics and replicas do not exist,
+and then delete folders and leave markers out (R9). So an answer waits until a majority of voters confirms that this
+controller led after the request came. Owned by the controller's runner. Pure.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from raylog.actors.request_table import RequestT
 from raylog.core.errors import NotController
 
 HELD_MS: Final = 5_000
-"""How long an answer waits; its requester waits no longer either."""
+"""How long an answer waits; its requester does not wait longer either."""
 HELD_MAX: Final = 10_000
-"""Most answers that wait; what comes then is refused."""
+"""Most answers that wait; further requests are refused."""
 
 
 class QuestionedLog(Protocol):
-    """The parts of the metadata log that decide when an answer counts."""
+    """The part of the metadata log that decides when an answer may be sent."""
 
     @property
     def committed_offset(self) -> int:
-        """The end of the committed records."""
+        """The offset behind the last committed record."""
 
     @property
     def confirmed_question(self) -> int:
-        """The last question that a majority has answered."""
+        """The number of the last question that a majority of voters has answered."""
 
     def question(self) -> int:
-        """Question a majority whether this controller leads; returns the number of that. Raises NotController."""
+        """Query the voters whether this controller still leads; returns the question's number. Raises NotController."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,14 @@ class ConfirmedAnswers(Generic[RequestT]):
     """The answers that wait, in the order of their requests."""
 
     def __init__(self, log: QuestionedLog) -> None:
-        """``log``: the controller's."""
+        """``log``: the controller's metadata log."""
         self._log = log
         self._held: deque[_Answer[RequestT]] = deque()
 
     def send(self, request: RequestT, send: Callable[[RequestT], None], *, end: int, now_ms: int) -> None:
-        """Send an answer once it counts. ``end``: of the log when its request came.
+        """Send an answer once it is confirmed. ``end``: the log end offset when its request came.
 
-        What is behind that end was appended after the request, so its commit is a majority's answer.
+        A record behind that end was appended after the request, so its commit is a majority's confirmation as well.
         """
         if self._log.committed_offset > end:
             send(request)
@@ -73,7 +74,7 @@ class ConfirmedAnswers(Generic[RequestT]):
         self.settle()
 
     def settle(self) -> None:
-        """Send what counts now."""
+        """Send the answers that are confirmed now."""
         held, log = self._held, self._log
         while held:
             first, committed = held[0], log.committed_offset
@@ -84,12 +85,12 @@ class ConfirmedAnswers(Generic[RequestT]):
             first.send(first.request)
 
     def expire(self, now_ms: int) -> None:
-        """Refuse what has waited for too long: no majority answers."""
+        """Refuse the answers that have waited for HELD_MS, because no majority of voters answers."""
         while self._held and self._held[0].until_ms <= now_ms:
             self._held.popleft().request.fail(_unconfirmed())
 
     def end(self) -> None:
-        """Drop everything: the connections of this controller end."""
+        """Drop all answers, because the connections of this controller end."""
         self._held.clear()
 
 

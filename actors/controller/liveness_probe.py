@@ -1,8 +1,8 @@
 """Detects early, after a controller's start, which replicas will not come back. Owned by the controller's shell.
 
 A new controller waits for the replicas that its predecessor knew, because most of them only have to reconnect. A
-replica without a process cannot: its address refuses connections, or its node is dead. Giving it up too early does no
-more harm than a broken connection: leader epochs distinguish its writes from those of the next leader.
+replica without a process cannot reconnect: its address refuses connections, or its node is dead. Giving it up too early
+does no more harm than a broken connection: the leader epoch fences its writes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PROBE_S: Final = 0.25
 CONNECT_TIMEOUT_S: Final = 0.5
 AT_ONCE: Final = 64
 GIVEN_UP_AFTER_S: Final = 1.0
-"""How long an address has to refuse: a killed process is mostly back soon, and may then continue."""
+"""How long an address has to refuse connections: most killed processes restart sooner, and may then continue."""
 
 Endpoint = tuple[str, int]
 NodesAlive = Callable[[], Awaitable[Collection[str]]]
@@ -36,7 +36,7 @@ class LivenessProbe:
         *,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
-        """``awaited`` returns endpoints with their node ids; None = no replica is awaited any more."""
+        """``awaited`` returns the endpoints with their Ray node ids; None: no replica is awaited any more."""
         self._awaited = awaited
         self._on_dead = on_dead
         self._nodes_alive = nodes_alive
@@ -71,12 +71,12 @@ class LivenessProbe:
             return None
         try:
             return await self._nodes_alive()
-        except Exception as error:  # any error: probing the addresses finds out as well, only later
+        except Exception as error:  # any error: probing the addresses gives the same result, only later
             logger.warning("the nodes that are alive cannot be listed: %r", error)
             return None
 
     async def _closed(self, endpoint: Endpoint, node_id: str, alive: Collection[str] | None) -> bool:
-        """Return whether an endpoint is certainly unserved; a timeout proves nothing."""
+        """Return whether certainly no process serves an endpoint; a timeout proves nothing."""
         if alive is not None and node_id and node_id not in alive:
             return True
         async with self._doors:

@@ -1,6 +1,6 @@
-"""Runs the controller's machine: requests and session changes in, records to the log, everything else once committed.
+"""Runs the controller's machine: requests and session changes in, records into the log, other effects once committed.
 
-Called by :class:`raylog.actors.controller.server.ControllerServer` with connections and the quorum's log, and by the
+Used by :class:`raylog.actors.controller.server.ControllerServer`, with connections and the quorum's log, and by the
 simulator. It knows no event loop and no socket.
 """
 
@@ -41,13 +41,13 @@ class ControllerLog(QuestionedLog, Protocol):
         """The log end offset."""
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
-        """Append records as one batch; :meth:`ControllerRunner.release` is to follow."""
+        """Append records as one batch; once they are committed, :meth:`ControllerRunner.release` has to be called."""
 
     def offer(self, image: MetadataImage) -> None:
-        """Take a snapshot if one is due; the image is the result of all appended records."""
+        """Take a snapshot if one is due; ``image`` is the result of all appended records."""
 
     def want_voters(self, voters: Sequence[int]) -> None:
-        """Have these brokers keep the log from now on."""
+        """Begin to make these brokers the voters of the log."""
 
 
 class ControllerPorts(Protocol):
@@ -63,7 +63,7 @@ class ControllerPorts(Protocol):
         """Close a session's connection."""
 
     def start_coordinator(self, kind: str, index: int) -> None:
-        """Make a coordinator's actor if there is none, once an earlier one has ended that is to end."""
+        """Make a coordinator's actor unless it runs; if an earlier one is ending, once it has ended."""
 
     def end_coordinator(self, kind: str, index: int) -> None:
         """End a coordinator's actor for good."""
@@ -91,7 +91,7 @@ class ControllerRunner(Generic[RequestT]):
         self._on_records = on_records
         self._requests: RequestTable[RequestT] = RequestTable()
         self._begun: dict[int, int] = {}
-        """Where the log ended when a request came, of those whose answers state facts."""
+        """The log end offset when a request came, by number; only of requests whose answers state facts."""
         self._answers: ConfirmedAnswers[RequestT] = ConfirmedAnswers(log)
         self._runner: Runner[ctl.Event, ctl.Effect] = Runner(
             machine.step,
@@ -126,7 +126,7 @@ class ControllerRunner(Generic[RequestT]):
         return self._runner.is_over
 
     def start(self, epoch: ControllerEpoch | None, founding: Mapping[str, str]) -> None:
-        """Begin a controller epoch, and enter the founding voters if there are any."""
+        """Begin a controller epoch; ``founding`` has the voters to record in a new log."""
         self._runner.perform(self.machine.start(self._ports.now_ms(), epoch, founding))
 
     def feed(self, event: ctl.Event) -> None:
@@ -144,13 +144,13 @@ class ControllerRunner(Generic[RequestT]):
         except BaseException:  # any error: no machine knows this number, so nothing else would forget the request
             del self._requests[number]
             raise
-        # Members' own requests are answered in the order of what they are notified of.
+        # Answers to members' own requests do not wait, so that they stay in order with notifications to the members.
         if isinstance(event, ctl.ClientRequest) and not isinstance(event, ctl.MemberRequest):
             self._begun[number] = self._log.log_end_offset
         self._runner.feed(event)
 
     def inform(self, request: RequestT, result: object) -> None:
-        """Answer with what is decided now, once that is committed and this controller is known to have led now."""
+        """Answer with the present state, once it is committed and this controller is confirmed."""
         self._answers.send(
             request, lambda it: it.reply(result), end=self._log.log_end_offset, now_ms=self._ports.now_ms()
         )
@@ -169,11 +169,11 @@ class ControllerRunner(Generic[RequestT]):
         self._runner.feed(ctl.VotersShown(cause="voters shown", now_ms=self._ports.now_ms(), voters=voters))
 
     def rest(self) -> None:
-        """Have all leaders propose that their partitions sleep, and unused coordinators that they end."""
+        """Request all leaders to propose sleep for their partitions, and unused coordinators to propose their end."""
         self._runner.feed(ctl.RestRequested(cause="rest", now_ms=self._ports.now_ms()))
 
     def release(self) -> None:
-        """Carry out the effects of records that are committed now, and send the answers that count now."""
+        """Carry out the effects of records that are committed by now, and send the answers that are confirmed."""
         self._runner.release()
         self._answers.settle()
 

@@ -53,10 +53,10 @@ TICK_S: Final = 0.25
 TICKS_IN_SESSION: Final = 10
 SNAPSHOT_KEY: Final = "metadata.log.max.record.bytes.between.snapshots"
 REST_QUIET_S: Final = 1.5
-"""A cluster that stops waits no longer for the next partition to fall asleep."""
+"""How long a cluster that stops waits for the next partition to fall asleep."""
 REST_LOOK_S: Final = 0.05
 REST_AGAIN_S: Final = 5.0
-"""Pause between two requests to rest: a leader that was busy at the first may have nothing under way at the next."""
+"""Pause between two requests to sleep: a leader that was busy at the first may be idle at the next."""
 
 
 class ControllerServer:
@@ -73,11 +73,9 @@ class ControllerServer:
         find_brokers: FindBrokers,
         nodes_alive: NodesAlive | None = None,
     ) -> None:
-        """``start_coordinator`` makes the actor for (kind, index) if there is none, ``end_coordinator`` ends it.
+        """``start_coordinator`` makes the actor for (kind, index) unless it runs, ``end_coordinator`` ends it.
 
-        ``on_fatal`` ends the process.
-
-        ``nodes_alive`` helps to give up replicas that were lost.
+        ``on_fatal`` ends the process. ``nodes_alive`` helps to give up lost replicas early.
         """
         self.spec = spec
         self._start_coordinator = start_coordinator
@@ -103,9 +101,9 @@ class ControllerServer:
     async def start(self) -> None:
         """Replay the metadata log, begin a new controller epoch, open the endpoint.
 
-        Raises :class:`InconsistentClusterId` when the log is another cluster's, :class:`DataDirectoryError` when
+        Raises :class:`InconsistentClusterId` when the log belongs to another cluster, :class:`DataDirectoryError` when
         another process writes to it or too many voters have lost it, :class:`NotController` when no majority of voters
-        is there, and storage errors.
+        answers, and storage errors.
         """
         self._metadata = self._store()
         try:
@@ -135,7 +133,7 @@ class ControllerServer:
         machine = ControllerMachine(
             image,
             settings=controller_settings(
-                config_at_start(self.spec.cluster_config, self.spec.cluster_start, image),  # as the machine takes them
+                config_at_start(self.spec.cluster_config, self.spec.cluster_start, image),  # what the machine will use
                 cluster_id=self.spec.cluster_id,
                 new_topic_id=lambda: uuid.uuid4().hex,
             ),
@@ -148,7 +146,7 @@ class ControllerServer:
             machine, metadata.runner, self, on_records=self._on_records, on_defect=self._on_defect
         )
         self._runner.start(epoch, metadata.founding)
-        # Only now is it certain that the records of earlier controllers are committed, and that no newer one runs.
+        # A commit in this epoch shows that the records of earlier controllers are committed, and no newer one leads.
         async with asyncio.timeout(self.spec.quorum_timeout_s):
             await self._committed.wait()
         self.endpoint = await open_endpoint(
@@ -181,7 +179,7 @@ class ControllerServer:
 
     @property
     def image(self) -> MetadataImage:
-        """The metadata as decided so far; raises :class:`NotController` before the start and after the stop."""
+        """The metadata as decided so far. Raises :class:`NotController` before the start and after the stop."""
         return self._running().machine.image
 
     def connection_info(self) -> dict[str, object]:
@@ -194,7 +192,7 @@ class ControllerServer:
         return {"cluster_id": image.cluster_id, **secrets_for_clients(self.spec.secret), "brokers": brokers, **stated}
 
     def status(self) -> dict[str, object]:
-        """Return brokers, topics and leaders as plain values."""
+        """Return brokers, topics, partitions and what is wrong with them, as plain values."""
         machine = self._running().machine
         soft = {
             "hanging_disks": machine.hanging_disks(),
@@ -204,9 +202,9 @@ class ControllerServer:
         return {**cluster_answer(machine.image, machine.is_present), **soft}
 
     async def put_to_sleep(self, timeout_s: float) -> list[int]:
-        """Have the partitions fall asleep that can, for a clean stop; returns how many sleep and how many do not.
+        """Let partitions fall asleep that can, for a clean stop; returns how many sleep and how many do not.
 
-        Waits until no more fall asleep for a while, at most ``timeout_s``.
+        Waits at most ``timeout_s``, and until no further partition has fallen asleep for REST_QUIET_S.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
@@ -216,7 +214,7 @@ class ControllerServer:
                 rested_s = loop.time()
                 self._running().rest()
             slept, awake = self.asleep_and_awake()
-            if slept > most:  # partitions in use fall asleep and wake again: that is no progress
+            if slept > most:  # only a new maximum is progress: partitions in use fall asleep and wake again
                 most, since_s = slept, loop.time()
             now_s = loop.time()
             if not awake or now_s >= deadline_s or now_s - since_s >= REST_QUIET_S:
@@ -292,7 +290,7 @@ class ControllerServer:
                 self._runner.tick()
 
     def _awaited(self) -> dict[tuple[str, int], str] | None:
-        """Return the endpoints of replicas that may still come back, with their nodes' ids."""
+        """Return the endpoints of replicas that may still come back, with their Ray node ids."""
         found = None if self._runner is None else self._runner.machine.awaited()
         if found is None:
             return None
@@ -316,7 +314,7 @@ class ControllerServer:
             self._runner.release()
 
     def on_failed(self, reason: str) -> None:
-        """End: no further record can be committed."""
+        """End the process, because no further record can be committed."""
         self._on_fatal(reason)
 
     def on_voters(self, voters: Mapping[str, str]) -> None:

@@ -1,1 +1,1 @@
-"""What the shells of all kinds of coordinators have in common: their life, their log, their runner."""
+"""The common part of the shells of all kinds of coordinators: life cycle, log and runner."""

@@ -1,7 +1,7 @@
-"""Requests that came while a coordinator reads its log. Owned by its shell.
+"""Holds requests that come while a coordinator reads its log. Owned by its shell.
 
-A coordinator that starts takes a fraction of a second. Its clients get the answer itself instead of a refusal, after
-which they would pause. Where it takes longer, they are refused as Kafka's coordinators do, and try again.
+A coordinator starts within a fraction of a second. So its clients get the answer instead of a refusal, after which they
+would pause. If it takes longer, they are refused, as Kafka's coordinators do, and try again.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class EarlyRequests:
         self._held: deque[tuple[int, Request]] = deque()
 
     def hold(self, request: Request, now_ms: int) -> None:
-        """Keep a request, or refuse it where too many wait."""
+        """Keep a request, or refuse it if HELD_MAX requests wait."""
         if len(self._held) >= HELD_MAX:
             request.fail(CoordinatorLoadInProgress())
         else:
             self._held.append((now_ms + HOLD_MS, request))
 
     def expire(self, now_ms: int) -> None:
-        """Refuse those that have waited for too long."""
+        """Refuse the requests that have waited for HOLD_MS."""
         while self._held and self._held[0][0] <= now_ms:
             self._held.popleft()[1].fail(CoordinatorLoadInProgress())
 
     def hand_over(self, receive: Callable[[Request], None]) -> None:
-        """Pass all of them on; those whose connections have closed are dropped."""
+        """Pass on all held requests; those whose connection has closed are dropped."""
         held, self._held = self._held, deque()
         for _, request in held:
             if not request.is_deserted:

@@ -1,8 +1,8 @@
 """The live rows of a coordinator's log: the last one of each key, without tombstones.
 
-The log is compacted, so rows of different keys are independent, and only the last one of a key counts. Whole batches go
-into one dictionary, by their keys as they are stored; only what is left at the end is decoded. Most of a log that was
-not cleaned yet is outdated, so that it is loaded several times faster than row by row. Used by ``state_log.py``. Pure.
+The log is compacted: rows of different keys are independent, and only the last row of a key counts. So whole batches go
+into one dictionary, by their encoded keys, and only what is left at the end is decoded. Most of a log that was not
+cleaned yet is outdated, so this is several times faster than decoding row by row. Used by ``state_log.py``. Pure.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ class LiveRows:
         self._current: bytes = b""
         """Key of the row that was yielded last."""
         self.passed_over: dict[bytes, str] = {}
-        """Keys of live rows that cannot be read, and why."""
+        """Encoded keys of live rows that cannot be read, with the reason."""
         self.damaged: dict[int, str] = {}
-        """Offsets of batches that cannot be opened, and why."""
+        """Base offsets of batches that cannot be decoded, with the reason."""
         self.rows_read = 0
-        """How many rows were gathered, outdated ones and tombstones included."""
+        """How many rows were gathered, including outdated ones and tombstones."""
 
     def __len__(self) -> int:
-        """Return how many keys there are, those of tombstones included."""
+        """Return the number of keys, including those of tombstones."""
         return len(self._last)
 
     def __iter__(self) -> Iterator[Row]:
-        """Yield each live row; one that is no row is passed over."""
+        """Yield each live row; one that cannot be decoded as a row is skipped and noted."""
         for stored_key, stored_value in self._last.items():
             if stored_key is None or stored_value is None:
                 continue
             self._current = stored_key
             try:
                 key, value = _decoder.decode(stored_key), _decoder.decode(stored_value)
-            except (msgspec.MsgspecError, ValueError) as error:  # also text that is none
+            except (msgspec.MsgspecError, ValueError) as error:  # ValueError: text that is not UTF-8
                 self.pass_over(error)
                 continue
             if isinstance(key, list) and key and isinstance(value, list):
@@ -58,13 +58,14 @@ class LiveRows:
                 self.pass_over(TypeError("it is no list"))
 
     def pass_over(self, error: Exception) -> None:
-        """Note that the row which was yielded last cannot be read."""
+        """Note that the row that was yielded last cannot be read, and why."""
         self.passed_over[self._current] = f"{type(error).__name__}: {error}"
 
     def gather(self, payload: Buffer, end: int) -> int | None:
-        """Take the whole batches of a fetch that begin below ``end``; return the offset behind them, None = no batch.
+        """Take the complete batches of a fetch that begin below ``end``; returns the offset behind them.
 
-        A batch that was stored as it is and does not open is passed over. Raises CorruptBatch for bytes that changed.
+        None: there was no batch. A batch that cannot be decoded is noted and skipped if its checksum is right. Raises
+        CorruptBatch if the checksum is wrong.
         """
         behind: int | None = None
         for position, header in iter_headers(payload):
@@ -84,7 +85,7 @@ class LiveRows:
 
 
 def offsets_of(payload: Buffer, keys: Collection[bytes]) -> tuple[dict[bytes, int], int | None]:
-    """Return the last offset of each of these keys in the whole batches of a fetch, and the offset behind them."""
+    """Return the last offset of each of these keys in the complete batches of a fetch, and the offset behind them."""
     found: dict[bytes, int] = {}
     behind: int | None = None
     for position, header in iter_headers(payload):

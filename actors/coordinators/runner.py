@@ -1,8 +1,8 @@
-"""Runs a coordinator's machine: requests and time in, rows and answers out, through ports.
+"""Runs a coordinator's machine: requests and time go in; rows and answers come out, through ports.
 
-One runner lives from the loading of its log until an append fails or its process ends. The actor's shell
-(``server.py``) and the simulator are adapters around it: the order of rows, replies and events is decided here. Each
-kind of coordinator adds its requests and its own effects. No event loop, socket or clock. Pure.
+A runner exists from the load of the log until an append fails or the process ends. The actor's shell (``server.py``)
+and the simulator are adapters around it; the order of rows, replies and events is decided here. Each kind of
+coordinator adds its requests and its own effects. No event loop, socket or clock. Pure.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _ANY_EPOCH: Final = -1
 
 
 def fence_row(epoch: int) -> list[object]:
-    """Return the key of an incarnation's first row: storing it fences the earlier incarnations."""
+    """Return the key of an incarnation's first row; storing it fences the earlier incarnations."""
     return [_FENCE, epoch]
 
 
 def proof_row() -> list[object]:
-    """Return the key of a row that stands for nothing: storing it shows that no later incarnation has begun."""
+    """Return the key of a row without meaning; storing it proves that no later incarnation has begun."""
     return [_FENCE, _ANY_EPOCH]
 
 
 class CoordinatorRequest(Answerable, Protocol):
-    """A request to a coordinator: :class:`raylog.rpc.Request`, or its twin in the simulator."""
+    """A request to a coordinator: :class:`raylog.rpc.Request`, or its counterpart in the simulator."""
 
     method: str
     args: Any
 
     @property
     def grant(self) -> Grant | None:
-        """What the sender's token grants; None = it has proved a secret."""
+        """What the sender's token grants; None: the sender has proved a secret."""
 
 
 RequestT = TypeVar("RequestT", bound=CoordinatorRequest)
@@ -66,7 +66,7 @@ class Machine(Protocol):
         """Apply one row of the log, in log order."""
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Any]:
-        """Begin to serve: the log is read to its end."""
+        """Begin to serve, once the log is read to its end."""
 
     def step(self, event: Any) -> Outbox[Any]:
         """Handle one event."""
@@ -79,26 +79,26 @@ class CoordinatorPorts(Protocol[_RowT_co]):
         """Return the time of a clock that does not go back."""
 
     def wall_ms(self) -> int:
-        """Return the time of day by which what is stored expires, in milliseconds since 1970."""
+        """Return the time of day by which stored state expires, in milliseconds since 1970."""
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[_RowT_co, int]:
-        """Return a row as it is stored, and the bytes that it takes in a batch at most."""
+        """Return a row in its stored form, and the most bytes that it takes in a batch."""
 
     def row_bytes_max(self) -> int:
         """Return the bytes of the largest row that the log takes."""
 
     def wake_writer(self) -> None:
-        """Have batches taken and appended until there are none; may be called again meanwhile."""
+        """Request that batches are taken and appended until there are none; may be called again meanwhile."""
 
     def propose_sleep(self) -> None:
         """Propose to the controller that this coordinator ends; ``sleep_refused`` follows if it does not agree."""
 
     def fatal(self, reason: str) -> None:
-        """Begin again from the log: half a step may have been taken."""
+        """Load the log again: the state is invalid, because a step may have failed halfway."""
 
 
 class CoordinatorRunner(Generic[RequestT, RowT]):
-    """One load of a coordinator: :meth:`replay` each row, :meth:`serve`, and at last :meth:`end`."""
+    """One load of a coordinator: :meth:`replay` each row, then :meth:`serve`, and at last :meth:`end`."""
 
     def __init__(
         self,
@@ -107,9 +107,10 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         event_for: Callable[[RequestT, int, int], object],
         carry_out: Mapping[type[Any], Callable[[Any], object]],
     ) -> None:
-        """``machine`` is a fresh one. ``event_for`` gets a request, its number and the time.
+        """``machine``: a new one. ``event_for`` makes an event from a request, its number and the time.
 
-        ``carry_out`` has the effects that only this kind of coordinator has; each returns its outcome, or None.
+        ``carry_out`` has functions for the effects that only this kind of coordinator has; each returns the event that
+        is its outcome, or None.
         """
         self._coordinator = machine
         self._ports = ports
@@ -127,29 +128,29 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         self._runner: Runner[Any, Any] = Runner(machine.step, effects, self._rows, on_defect=ports.fatal)
         self.rows_replayed = 0
         self.rows_unreadable = 0
-        """Rows of the log that this load passed over, because they cannot be read."""
+        """How many rows of the log this load skipped because they cannot be read."""
 
     # ------------------------------------------------------------ life
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Take one row of the log, in order; raises ValueError or TypeError for one that this release cannot read."""
+        """Take one row of the log, in order. Raises ValueError or TypeError for a row that this release cannot read."""
         if key[0] != _FENCE:
             self._coordinator.replay(key, value)
             self.rows_replayed += 1
 
     def serve(self) -> None:
-        """Begin to answer: the log is read to its end."""
+        """Begin to answer, once the log is read to its end."""
         self._runner.perform(self._coordinator.loaded(self._ports.now_ms(), wall_ms=self._ports.wall_ms()))
 
     def end(self) -> None:
-        """Take and carry out no more; senders of open requests are redirected to the next coordinator."""
+        """Take no more events; open requests are answered with NotCoordinator, so that senders look it up again."""
         self._runner.end()
         self._requests.fail_all(_ended())
 
     # ------------------------------------------------------------ events in
 
     def receive(self, request: RequestT) -> None:
-        """Take a request; the reply is sent at once, or when its rows are stored, or when what it waits for is over."""
+        """Take a request; the reply is sent at once, or when its rows are stored, or when what it waits for happens."""
         if self._runner.is_over:
             request.fail(_ended())
             return
@@ -160,23 +161,23 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             del self._requests[number]
             request.fail(refusal)
             return
-        except Exception as defect:  # nothing has been changed yet: it concerns this request alone
+        except Exception as defect:  # nothing was changed yet: it concerns this request alone
             del self._requests[number]
             spoiled(request, defect)
             return
         try:
             self._runner.feed(event)
-        except RecordTooLarge as refusal:  # nothing of it was stored; the port has learned of it, and loads again
+        except RecordTooLarge as refusal:  # none of its rows was stored; `fatal` was called, so the log is loaded again
             blamed = self._requests.pop(number, None)
             if blamed is not None:
                 blamed.fail(refusal)
-        except Exception as defect:  # the port has learned of it; the sender must not repeat it
+        except Exception as defect:  # `fatal` was called; the sender must not repeat the request
             blamed = self._requests.pop(number, None)
             if blamed is not None:
                 spoiled(blamed, defect)
 
     def feed(self, event: object) -> None:
-        """Take an event that no request has brought."""
+        """Take an event that does not come from a request."""
         self._runner.feed(event)
 
     def tick(self) -> None:
@@ -191,16 +192,16 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         return self._rows.take(bytes_max)
 
     def stored(self) -> None:
-        """Note that the batch taken last is in the log, and carry out the effects that waited for its rows."""
+        """Note that the last taken batch is in the log, and carry out the effects that waited for its rows."""
         self._rows.stored()
         self._runner.release()
 
     def sleep_requested(self) -> None:
-        """Propose to end now, unless the coordinator is in use: the cluster is about to stop."""
+        """Propose now that this coordinator ends, unless it is in use, because the cluster is about to stop."""
         self._runner.feed(SleepRequested(cause="sleep requested", now_ms=self._ports.now_ms()))
 
     def sleep_refused(self) -> None:
-        """Serve on: the controller did not agree that this coordinator ends."""
+        """Continue to serve, because the controller did not agree that this coordinator ends."""
         self._runner.feed(SleepRefused(cause="sleep refused", now_ms=self._ports.now_ms()))
 
     def _tick_at(self, now_ms: int) -> Tick:
@@ -212,8 +213,8 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         rows = [self._ports.row(key, value) for key, value in effect.records]
         largest, most = max(size for _, size in rows), self._ports.row_bytes_max()
         if largest > most:
-            # Machines refuse what makes a row too large. One that is missed must not reach the log, which would refuse
-            # it for good: the state is loaded without it, and its sender gets the answer.
+            # Machines refuse requests that make a row too large. A row that they miss must not reach the log, which
+            # would refuse it for good. So the state is loaded again without it, and the sender gets this error.
             raise RecordTooLarge(
                 f"A row of {largest} bytes would be needed in the coordinator's log, which takes {most}; use fewer or "
                 "shorter names, or raise max.message.bytes of its topic."
@@ -221,7 +222,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         self._rows.add(rows)
 
     def _prove(self, _: StoreProof) -> None:
-        # Rows that are under way may have been stored before the request came.
+        # Only rows that are still queued prove it: rows that are under way may have been stored before the request.
         if not self._rows.has_queued:
             self._rows.add([self._ports.row(proof_row(), None)])
 

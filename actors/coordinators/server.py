@@ -1,9 +1,9 @@
-"""The shell of a coordinator of any kind: the keys that hash to one partition of its internal topic.
+"""The shell of a coordinator of any kind, which owns the keys that hash to one partition of its internal topic.
 
 Each incarnation registers with the controller under a higher epoch, fences its predecessor with its first append,
-replays the partition, and only then serves. A failed append begins the next incarnation in the same process.
-``runner.py`` handles events and effects, with one runner for each load. A coordinator that is not in use has the
-controller end it (ADR 0044).
+replays the partition, and only then serves. After a failed append the next incarnation begins in the same process.
+``runner.py`` handles events and effects, with one runner for each load. An unused coordinator lets the controller end
+it (ADR 0044).
 """
 
 from __future__ import annotations
@@ -48,28 +48,29 @@ REGISTER_TIMEOUT_S: Final = 5.0
 LOAD_TIMEOUT_S: Final = 60.0
 APPEND_TIMEOUT_S: Final = 20.0
 UNREADABLE_NAMED: Final = 20
-"""Rows that cannot be read of which the log names the offsets, at most."""
+"""Most unreadable rows whose offsets are logged."""
 REPLAY_TURN: Final = 5_000
-"""Rows that are replayed in one turn of the event loop: a few hundredths of a second."""
+"""Rows that are replayed in one turn of the event loop; they take a few hundredths of a second."""
 RELOAD_PAUSE_S: Final = 0.2
 ENDED_WITHIN_S: Final = 10.0
-"""A coordinator that sleeps and was not ended by then begins its next incarnation: the controller may have died."""
+"""If the controller, which may have died, does not end a sleeping coordinator within this time, the coordinator begins
+its next incarnation."""
 
 RunnerT = TypeVar("RunnerT", bound=CoordinatorRunner[Request, EncodedRow])
 
 
 class CoordinatorServer(ABC, Generic[RunnerT]):
-    """One coordinator, through as many loads as it takes, to shutdown. A kind of coordinator is a subclass."""
+    """One coordinator, from its start through any number of loads to its end; each kind is a subclass."""
 
     page: ClassVar[Endpoint]
-    """The methods of this kind."""
+    """The methods of this kind of coordinator."""
     metrics_method: ClassVar[str]
-    """The method that :meth:`_metrics` answers, also while the coordinator loads."""
+    """The method that :meth:`_metrics` answers, even while the coordinator loads."""
 
     def __init__(
         self, spec: CoordinatorSpec, topic: str, *, find_controller: FindController, on_fatal: Callable[[str], None]
     ) -> None:
-        """``topic``: the coordinator's; ``on_fatal`` ends the process: a newer incarnation is registered."""
+        """``topic``: the internal topic; ``on_fatal`` ends the process, for example if a newer incarnation exists."""
         self.spec = spec
         self._config = spec.cluster_config
         """The cluster's settings as the controller last sent them."""
@@ -79,17 +80,17 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self._epoch = -1
         self._identity: Identity | None = None
         self._feature_level = FIRST_LEVEL
-        """The cluster's, when the leader of the log was last looked up."""
+        """The cluster's feature level when the leader of the log was last looked up."""
         self._registered = asyncio.Event()
         self._runner: RunnerT | None = None
-        """None = loading, or asleep."""
+        """None: the coordinator loads, or is asleep."""
         self._early = EarlyRequests()
         self._is_asleep = False
-        """The controller has agreed that this coordinator ends, and ends it."""
+        """Whether the controller has agreed that this coordinator ends, and is about to end it."""
         self._trouble: RaylogError | None = None
-        """Why this incarnation has to end; None = it has not."""
+        """Why this incarnation has to end; None = it does not."""
         self._clock = CarefulClock(self._name)
-        """The clock by which what is stored expires."""
+        """The clock by which stored state expires."""
         self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._proposing: asyncio.Task[None] | None = None
@@ -141,11 +142,11 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     @abstractmethod
     def _new_runner(self) -> RunnerT:
-        """Return a runner with a fresh machine; the topic's configuration is known by now."""
+        """Return a runner with a new machine; by now the topic's configuration is known."""
 
     @abstractmethod
     def _reconfigure(self, runner: RunnerT) -> None:
-        """Have a runner's machine use the cluster's settings as they are now."""
+        """Give a runner's machine the cluster's present settings."""
 
     @abstractmethod
     def _metrics(self) -> object:
@@ -163,7 +164,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         registered = REGISTER_COORDINATOR.read_reply(reply.args)
         self._epoch = registered.epoch
         self._identity = Identity(registered.producer_id, registered.producer_epoch)
-        if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, perhaps old ones
+        if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, which may be old
             self._configure(registered.cluster_config)
         self._registered.set()
 
@@ -182,12 +183,12 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             except RaylogError as trouble:
                 if not self._is_asleep:
                     logger.warning("%s: %s; loading again", self._name, trouble)
-            except Exception as defect:  # a defect, or rows that cannot be read: half a coordinator is of no use
+            except Exception as defect:  # a defect: the process must not stay without a working coordinator
                 self._end_process(f"its life failed: {defect!r}")
                 raise
             self._end_load()
             if self._is_asleep:
-                await self._link.stop()  # it must not register this incarnation again
+                await self._link.stop()  # so that it does not register this incarnation again
             await asyncio.sleep(ENDED_WITHIN_S if self._is_asleep else RELOAD_PAUSE_S)
             await self._link.stop()
             self._epoch = -1
@@ -202,7 +203,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             raise NotCoordinator("not registered")
         self._log.become(identity)
         fence, _ = encoded_row(fence_row(self._epoch), None)
-        if self._epoch >= PRODUCER_EPOCH_MAX:  # before that it has the first producer id
+        if self._epoch >= PRODUCER_EPOCH_MAX:  # below that, all incarnations have had the same producer id
             await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
         end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
         runner = self._new_runner()
@@ -212,17 +213,17 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
                 runner.replay(key, value)
             except InvariantBroken:
                 raise
-            except Exception as error:  # whatever a row that is none of ours does to a machine
+            except Exception as error:  # any error: a foreign row must not keep the coordinator from serving
                 rows.pass_over(error)
             if number % REPLAY_TURN == 0:
-                await asyncio.sleep(0)  # heartbeats go on
+                await asyncio.sleep(0)  # so that heartbeats continue
         live, read = runner.rows_replayed, rows.rows_read
         await self._name_unreadable(runner, rows, end)
         logger.info("%s ready in epoch %d: %d rows of %d are live", self._name, self._epoch, live, read)
         return runner
 
     async def _name_unreadable(self, runner: RunnerT, rows: LiveRows, end: int) -> None:
-        """Say which rows were passed over: they stand for nothing, and everything else is served."""
+        """Log which rows were skipped: they have no effect, and everything else is served."""
         if not (rows.passed_over or rows.damaged):
             return
         found = await self._log.unreadable(rows, end, timeout_s=LOAD_TIMEOUT_S)
@@ -239,11 +240,11 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     @property
     def rows_unreadable(self) -> int:
-        """How many rows of the log were passed over when it was loaded."""
+        """How many unreadable rows were skipped when the log was loaded."""
         return 0 if self._runner is None else self._runner.rows_unreadable
 
     def _end_load(self) -> None:
-        """Drop the runner: what it has decided beyond the log is void."""
+        """Drop the runner; its decisions that are not in the log are void."""
         if self._runner is not None:
             self._runner.end()
             self._runner = None
@@ -255,7 +256,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             while self._trouble is None and (rows := runner.take_batch(self._log.rows_bytes_max)):
                 await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
                 runner.stored()
-            if self._trouble is not None:  # what waits may be of half a step
+            if self._trouble is not None:  # waiting rows may come from a step that failed halfway
                 raise self._trouble
 
     # ------------------------------------------------------------ events in
@@ -307,11 +308,11 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         return monotonic_ms()
 
     def wall_ms(self) -> int:
-        """Return the time of day by which what is stored expires; it does not follow a clock that jumps."""
+        """Return the time of day by which stored state expires; it does not follow jumps of the wall clock."""
         return self._clock.deleting_ms()
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
-        """Return a row as it is stored, and its size."""
+        """Return a row in its stored form, and its size in bytes."""
         return encoded_row(key, value)
 
     def row_bytes_max(self) -> int:
@@ -319,15 +320,15 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         return self._log.rows_bytes_max
 
     def wake_writer(self) -> None:
-        """Have the rows that wait appended, with those of other events of this turn of the loop."""
+        """Let the writer append the waiting rows, together with those of other events in this turn of the loop."""
         self._wanted.set()
 
     def propose_sleep(self) -> None:
-        """Have the controller end this coordinator, if it agrees."""
+        """Propose to the controller that it ends this coordinator."""
         self._proposing = asyncio.create_task(self._propose(), name=f"{self._name} sleep")
 
     def fatal(self, reason: str) -> None:
-        """Load again, as another incarnation: half a step may have been taken, and only the log has the valid state."""
+        """Load again, as a new incarnation: a step may have failed halfway, so only the log has a valid state."""
         logger.error("%s: %s", self._name, reason)
         self._trouble = NotCoordinator("a defect has voided its state")
         self._wanted.set()
@@ -348,7 +349,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
                 if runner is not None and runner is self._runner:
                     runner.sleep_refused()
                 return
-            self._trouble = refusal  # it may be over, or not: the next incarnation is sure to be registered
+            self._trouble = refusal  # the outcome is not known, so the next incarnation registers in any case
         else:
             logger.info("%s ends, because it is not used", self._name)
             self._is_asleep = True

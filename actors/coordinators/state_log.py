@@ -1,8 +1,8 @@
 """A coordinator's view of its partition of the internal topic: read it from the start, append to it, be fenced.
 
-Appends carry the coordinator's producer id and epoch. The first append of an incarnation has a higher epoch than those
-before, so that the partition's leader refuses a zombie from then on (as Kafka fences producers, KIP-98).
-Owned by the coordinator's shell.
+Appends carry the coordinator's producer id and epoch. The first append of an incarnation has a higher epoch than all
+before it. From then on the partition's leader refuses appends of earlier incarnations, as Kafka fences producers
+(KIP-98). Owned by the coordinator's shell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
-"""Returns the topic's row of a ``metadata`` answer."""
+"""Returns the topic's row in the reply to ``metadata``."""
 
 CONNECT_TIMEOUT_S: Final = 1.0
 REQUEST_TIMEOUT_MS: Final = 5_000
@@ -34,10 +34,10 @@ RETRY_S: Final = 0.03
 READ_BYTES: Final = 4 * 1024 * 1024
 MAX_SEQUENCE: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
-"""Fences all other epochs of a producer id; no coordinator writes with it."""
+"""Reserved to fence all other epochs of a producer id; no coordinator serves with it."""
 
 BATCH_HEAD_BYTES: Final = 128
-"""Room for what a batch has besides its rows: header, and the heads of its columns."""
+"""Room for what a batch has besides its rows: its header, and the heads of its columns."""
 ROW_HEAD_BYTES: Final = 10
 """Room for the heads of a row's key and value."""
 
@@ -48,7 +48,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
-    """Return a row as it is stored, and the bytes it takes in a batch at most."""
+    """Return a row in its stored form, and the most bytes that it takes in a batch."""
     packed = _encoder.encode(key), None if value is None else _encoder.encode(value)
     return packed, len(packed[0]) + len(packed[1] or b"") + ROW_HEAD_BYTES
 
@@ -69,10 +69,10 @@ class _Leader:
 
 
 class StateLog:
-    """One partition of a coordinator's topic, accessed over the wire as by any client."""
+    """One partition of a coordinator's topic, read and written over the wire as by any client."""
 
     def __init__(self, topic: str, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
-        """Nothing is connected before the first call."""
+        """Make it; no connection is made before the first call."""
         self._topic = topic
         self._partition = partition
         self._secret = secret
@@ -84,7 +84,7 @@ class StateLog:
         """The topic's configuration when its leader was last looked up."""
         self._partitions = 0
         self.rows_bytes_max = TopicConfig.from_dict({}).max_message_bytes - BATCH_HEAD_BYTES
-        """Most bytes of rows that one append takes, by the topic's configuration when its leader was last looked up."""
+        """Most bytes of rows in one append, by the topic's configuration when its leader was last looked up."""
         self._looking = asyncio.Lock()
 
     @property
@@ -100,9 +100,9 @@ class StateLog:
     async def append(self, rows: Sequence[EncodedRow], *, timeout_s: float) -> int:
         """Append rows as one batch on all in-sync replicas; returns the offset behind them.
 
-        Several rows may not be larger than ``rows_bytes_max`` together: the leader would refuse them. Raises
+        Together, several rows may not exceed ``rows_bytes_max``: the leader would refuse them. Raises
         :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
-        :class:`RequestTimedOut` when the outcome is unknown at the deadline.
+        :class:`RequestTimedOut` when the outcome is not known at the deadline.
         """
         now = wall_ms()
         batch = encode_batch(
@@ -116,10 +116,10 @@ class StateLog:
         return int(reply.args[0]) + len(rows)
 
     async def fence_earlier(self, row: EncodedRow, *, timeout_s: float) -> None:
-        """Fence the producer ids that coordinators of this partition had before this one's, with a row of each.
+        """Fence the producer ids of earlier coordinators of this partition, by appending a row with each of them.
 
-        A coordinator whose epochs are used up continues with another id, and what is appended with that fences no
-        process that still has the one before. Ids grow, so those of later coordinators are left alone.
+        When a coordinator has used up the epochs of its producer id, it continues with another id. Appends with the new
+        id do not fence a process that still has the old one. Ids grow, so the ids of later coordinators are left alone.
         """
         reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=timeout_s)
         for known in DESCRIBE_PRODUCERS.read_reply(reply.args):
@@ -140,7 +140,7 @@ class StateLog:
         return rows
 
     async def unreadable(self, rows: LiveRows, end: int, *, timeout_s: float) -> dict[int, str]:
-        """Return the offsets of what was passed over below ``end``, and why; the log is read once more if need be."""
+        """Return offset and reason of each skipped row or batch below ``end``; reads the log again if it has to."""
         found: dict[bytes, int] = {}
         if rows.passed_over:
             reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
@@ -159,7 +159,7 @@ class StateLog:
             self._leader = None
 
     async def _request(self, method: str, args: list[object], payload: bytes = b"", *, timeout_s: float) -> Reply:
-        """Send to the partition's current leader, with retries, until a reply or the timeout."""
+        """Send a request to the partition's leader, with retries, until it replies. Raises RequestTimedOut."""
         deadline = monotonic_ms() + int(timeout_s * 1000)
         while True:
             try:

@@ -1,1 +1,1 @@
-"""Processes of replicas at rest are stopped and continued by their broker (ADR 0043)."""
+"""Dozing: a broker stops the processes of idle replicas with SIGSTOP, and continues them with SIGCONT (ADR 0043)."""

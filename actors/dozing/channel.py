@@ -1,7 +1,7 @@
-"""The socket between a broker and the replicas that it may stop: its address, its messages, and both ends' identity.
+"""The socket between a broker and the replicas that it may stop: its address, its messages, and checks of the peer.
 
-Its address is abstract: no file is left in the data directory, and it ends with the broker's process. May touch:
-sockets.
+Its address is in Linux's abstract namespace: it leaves no file in the data directory, and ends with the broker's
+process. May touch: sockets.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ MESSAGE_BYTES: Final = 65_536
 AWAKE: Final = b"awake"
 """From a replica: it reads its sockets again."""
 OVER: Final = b"over"
-"""From a broker: the rest is over."""
+"""From a broker: the doze is over."""
 OFF: Final = b"off"
-"""From a broker: this process may not be stopped; offer no more."""
+"""From a broker: this process cannot be stopped and should make no more offers."""
 
 
 def _address(folder: Path) -> str:
-    """Of a data directory: by its place on the disk, which is the same under every name. Raises OSError.
+    """The address of a data directory: made of device and inode, which do not depend on its path. Raises OSError.
 
-    It is the same for every user: each end checks whose process is at the other, and can so name the two users.
+    It does not depend on the user, so that processes of two users meet: each end checks the other's user, and can
+    report the difference.
     """
     found = os.stat(folder)
     return f"\0raylog.doze.{found.st_dev:x}.{found.st_ino:x}"
 
 
 def listen(folder: Path) -> socket.socket:
-    """Listen for the replicas of a data directory, whose lock the caller holds; raises OSError."""
+    """Listen for the replicas of a data directory, whose lock the caller holds. Raises OSError."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         listener.setblocking(False)
@@ -48,10 +49,10 @@ def listen(folder: Path) -> socket.socket:
 
 
 def connect(folder: Path) -> socket.socket:
-    """Connect with the broker of a data directory; raises OSError, PermissionError for one of another user."""
+    """Connect to the broker of a data directory. Raises OSError; PermissionError for a broker of another user."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        channel.setblocking(False)  # where the broker accepts none, this fails, and is tried again later
+        channel.setblocking(False)  # if the broker's queue is full, connecting fails, and is tried again later
         channel.connect(_address(folder))
         peer_pid(channel)
     except BaseException:  # any error: the socket has no other owner
@@ -61,7 +62,7 @@ def connect(folder: Path) -> socket.socket:
 
 
 def peer_pid(channel: socket.socket) -> int:
-    """Return the process at the other end; raises PermissionError for one of another user, or out of sight."""
+    """Return the process id of the other end. Raises PermissionError for another user's or an invisible process."""
     pid, user, _ = struct.unpack("3i", channel.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     if user != os.getuid() or pid <= 0:
         raise PermissionError(f"process {pid} of user {user} is at the other end, this is one of user {os.getuid()}")
@@ -69,13 +70,13 @@ def peer_pid(channel: socket.socket) -> int:
 
 
 def encode_offer(offer: Offer) -> bytes:
-    """Return the message of a replica that rests."""
+    """Return the message with which a replica offers its process."""
     packed: bytes = msgpack.packb([offer.name, offer.life, offer.until_ms, offer.descriptors, offer.report])
     return packed
 
 
 def decode_offer(message: bytes) -> Offer:
-    """Return what :func:`encode_offer` packed; raises ValueError and TypeError for anything else."""
+    """Return the offer in a message. Raises ValueError or TypeError for any other message."""
     name, life, until_ms, descriptors, report = msgpack.unpackb(message)
     if not isinstance(report, dict):
         raise TypeError(f"{report!r:.80} is no report")

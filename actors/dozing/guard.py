@@ -1,4 +1,4 @@
-"""The broker's side of its keeper: starts it, notes processes for it, and shows it that the broker runs.
+"""The broker's side of its keeper: starts it, notes processes for it, and sends it beats while the broker runs.
 
 Owned by the dozers of a broker. May touch: the note in the data directory, the keeper's process.
 """
@@ -22,7 +22,7 @@ from raylog.actors.dozing import keeper
 logger = logging.getLogger(__name__)
 
 BEATS: Final = 4
-"""Beats in the time after which the keeper acts."""
+"""How many beats are sent in the time of silence after which the keeper acts."""
 START_TIMEOUT_S: Final = 10.0
 SHORTEN_AT: Final = 1_000
 RESTART_S: Final = 10.0
@@ -30,10 +30,10 @@ RESTART_S: Final = 10.0
 
 
 class Guard:
-    """Sees to it that no process stays stopped without this broker. ``is_there``: a keeper watches over it."""
+    """Makes sure, with a keeper, that no process stays stopped if this broker dies or hangs."""
 
     def __init__(self, folder: Path) -> None:
-        """Do nothing before :meth:`start`."""
+        """Make it; nothing is done before :meth:`start`."""
         self.silent_ms = keeper.SILENT_MS
         """The keeper continues all processes when this broker is silent for so long."""
         self._folder = folder
@@ -43,26 +43,27 @@ class Guard:
         self._noted: set[str] = set()
         self._shorten_at = SHORTEN_AT
         self._before = ""
-        """What ends a line of the note that may have been cut off, before the next one."""
+        """Written before the next line of the note: a newline if the last line may have been cut off."""
 
     async def start(self, paused: Callable[[], None]) -> None:
-        """Continue what an earlier life of this broker has left stopped, and start a keeper, or try again soon.
+        """Continue processes that an earlier process of this broker has left stopped, and start a keeper.
 
-        ``paused`` is called when the keeper may have continued processes, or is there no more.
+        If that fails, it is tried again soon. ``paused`` is called when the keeper may have continued processes, or has
+        ended.
         """
         self._paused = paused
         await self._try_to_begin()
         self._beating = asyncio.create_task(self._beat(), name="beats to the keeper")
 
     async def stop(self) -> None:
-        """End the keeper, which continues what is stopped."""
+        """End the keeper; as it ends, it continues all stopped processes."""
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
         self._leave()
 
     def note(self, pid: int) -> None:
-        """Note a process that is to be stopped; raises OSError when that fails, it has ended, or there is no keeper."""
+        """Note a process before it is stopped. Raises OSError if that fails, it has ended, or there is no keeper."""
         if self._pipe is None:
             raise BrokenPipeError("there is no keeper that would continue it")
         line = f"{pid} {keeper.started_at(pid)}\n"
@@ -73,13 +74,13 @@ class Guard:
         try:
             notes.added(self._folder / keeper.NOTE, self._before + line)
         except OSError:
-            self._before = "\n"  # a full disk may have taken a part of the line, which would spoil the next one
+            self._before = "\n"  # a full disk may have a part of the line, which would spoil the next one
             raise
         self._before = ""
         self._noted.add(line)
 
     def _shorten(self) -> None:
-        """Leave out the processes that have ended; readers see the old note or the new one."""
+        """Remove ended processes from the note, atomically for readers."""
         self._noted = {line for line in self._noted if _runs(line)}
         self._shorten_at = max(SHORTEN_AT, 2 * len(self._noted))
         fresh = self._folder / f"{keeper.NOTE}.new"
@@ -94,7 +95,7 @@ class Guard:
         self._noted.clear()
         reading, writing = os.pipe2(os.O_CLOEXEC)
         try:
-            subprocess.run(  # the program goes on as another process
+            subprocess.run(  # it returns at once: the keeper continues in a process that the program forks
                 [sys.executable, "-I", "-S", keeper.__file__, str(self._folder)],
                 stdin=reading,
                 timeout=START_TIMEOUT_S,
@@ -125,14 +126,14 @@ class Guard:
                 last_ms = monotonic_ms()
 
     async def _try_to_begin(self) -> None:
-        """Begin. Where that fails, as on a full disk or a machine that is too slow, `_beat` tries again."""
+        """Start a keeper. If that fails, as on a full disk or a very slow machine, `_beat` tries again."""
         try:
             await asyncio.to_thread(self._begin)
         except (OSError, subprocess.SubprocessError) as error:
             logger.warning("the keeper of %s does not start, no replica is stopped: %s", self._folder, error)
 
     def _show(self) -> bool:
-        """Show the keeper that this broker runs; returns whether there is one."""
+        """Send a beat to the keeper; returns whether there is a keeper."""
         if self._pipe is None:
             return False
         try:

@@ -1,10 +1,11 @@
-"""A small process beside a broker that continues the replicas which the broker has stopped, when the broker dies.
+"""A small process beside a broker that continues the replicas which the broker has stopped, if the broker dies.
 
-Started by the broker with a pipe, on which the broker sends lines while it runs: for how many milliseconds it may be
-silent. When the pipe ends, or nothing comes for so long, every process of the note is continued. The note is a file
-in the data directory, one line of process id and start time for each process that the broker may stop. A new life of
-the broker goes by it too. Imports nothing of Raylog: it runs as a program of its own. It forks once, so that it is no
-child of the broker, which Ray would end with the broker's worker.
+The broker starts it with a pipe. While the broker runs, it sends lines on the pipe; each has the number of milliseconds
+for which the broker may be silent. When the pipe closes, or nothing comes for so long, the keeper continues every
+process in the note. The note is a file in the data directory, with a line of process id and start time for each process
+that the broker may stop. The broker uses it too when it starts again. The keeper imports nothing of Raylog, because it
+runs as a program of its own. It forks once, so that it is not a child of the broker: Ray would end it with the broker's
+worker.
 """
 
 import os
@@ -16,16 +17,16 @@ from pathlib import Path
 
 NOTE = "doze.note"
 SILENT_MS = 1_250
-"""Before the broker knows the cluster: half of the default session timeout."""
+"""Default of the allowed silence, before the broker knows the cluster's: half of the default session timeout."""
 
 
 def started_at(pid: int) -> str:
-    """Return when a process started, in ticks since boot; raises OSError when there is none of this id."""
+    """Return when a process started, in clock ticks since boot. Raises OSError if no process has this id."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
 
 
 def continue_noted(folder: Path) -> list[int]:
-    """Continue the processes of a broker's note that still run; returns them."""
+    """Continue the processes in a broker's note that still exist; returns their ids."""
     continued = []
     try:
         lines = (folder / NOTE).read_text().splitlines()
@@ -41,7 +42,7 @@ def continue_noted(folder: Path) -> list[int]:
 
 
 def main() -> None:
-    """Keep watch over the data directory of the first argument, on the pipe that is the standard input."""
+    """Watch the pipe on standard input, for the data directory in the first argument."""
     folder = Path(sys.argv[1])
     if os.fork():
         os._exit(0)

@@ -1,6 +1,6 @@
-"""What the operating system does for dozing replicas, as their broker sees it. The simulator has its own in its place.
+"""The interface through which a broker stops and continues replicas' processes. The simulator has a model of it.
 
-:class:`raylog.actors.dozing.processes.SystemProcesses` is that of Linux.
+:class:`raylog.actors.dozing.processes.SystemProcesses` implements it for Linux.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A replica that rests offers its process to be stopped."""
+    """The offer of an idle replica to stop its process."""
 
     name: str
     life: int
-    """The incarnation of which its broker's heartbeats keep the session alive; NO_LIFE = it sends its own in time."""
+    """The incarnation whose session the broker's heartbeats keep alive; NO_LIFE = it sends its own in time."""
     until_ms: int
     """When it has something to do, in milliseconds of the machine's monotonic clock."""
     descriptors: int
-    """How many it has open. More or fewer of them: something came that it does not watch."""
+    """How many file descriptors it has open. If the number changes, something came that is not watched."""
     report: Mapping[str, Any]
-    """``status`` and ``metrics``, as it answers them."""
+    """Its answers to ``status`` and ``metrics``."""
 
 
 class ProcessEvents(Protocol):
-    """What a broker learns of one process."""
+    """Notifications to a broker about one process."""
 
     def offered(self, offer: Offer) -> None:
-        """The replica rests, and reads nothing before it has sent word; its sockets can be watched."""
+        """The replica is idle, and reads nothing before it has sent AWAKE; its sockets can be watched."""
 
     def awoken(self) -> None:
-        """It has sent word that it reads again."""
+        """It has sent AWAKE: it reads again."""
 
     def readable(self) -> None:
         """Something can be read from the watched sockets."""
 
     def ended(self) -> None:
-        """It has ended, or offers no more; the port has let go of it."""
+        """It has ended, or will make no more offers; the port has released it."""
 
 
 class StoppableProcess(Protocol):
     """The process of one replica."""
 
     def stop(self) -> None:
-        """Stop it now; raises OSError when that is not possible now, PermissionError when it will never be."""
+        """Stop it now. Raises OSError if that is not possible now, PermissionError if it never will be."""
 
     def resume(self) -> None:
         """Continue it; nothing happens when it runs."""
@@ -60,27 +60,27 @@ class StoppableProcess(Protocol):
         """Return whether something can be read from its sockets or its channel now."""
 
     def has_other_descriptors(self) -> bool:
-        """Return whether it has other descriptors than when it offered: something may wait where it does not look."""
+        """Return whether its number of descriptors has changed since its offer: something may wait unwatched."""
 
     def notify(self, *, may_doze: bool) -> None:
-        """Send word that its rest is over; ``may_doze`` False: for good."""
+        """Send it OVER: its doze is over. ``may_doze`` False: send OFF, it may never doze."""
 
     def close(self) -> None:
-        """Let go of it. Reports nothing any more."""
+        """Release it; nothing is reported any more."""
 
 
 class Processes(Protocol):
     """The processes of one broker's replicas."""
 
     async def start(self, joined: Callable[[StoppableProcess], ProcessEvents], paused: Callable[[], None]) -> None:
-        """Take offers from now on; raises OSError and others where that is not possible.
+        """Take offers from now on. Raises OSError or another error where that is not possible.
 
-        ``paused`` is called when processes may have been continued by the keeper: this broker did not run for a while,
-        or the keeper has ended.
+        ``paused`` is called when the keeper may have continued processes: this broker did not run for a while, or the
+        keeper has ended.
         """
 
     def expect(self, silent_ms: int) -> None:
-        """Have the keeper continue all processes when this broker is silent for so long."""
+        """Let the keeper continue all processes when this broker is silent for so long."""
 
     async def stop(self) -> None:
-        """Take no more offers; everything that may be stopped is continued."""
+        """Take no more offers; all stopped processes are continued."""

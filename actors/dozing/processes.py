@@ -28,12 +28,12 @@ CAN_STOP: Final = hasattr(os, "pidfd_open") and hasattr(signal, "pidfd_send_sign
 
 
 class SystemProcess:
-    """One process. Raises OSError for one that cannot be named by a descriptor."""
+    """One replica's process, as :class:`raylog.actors.dozing.port.StoppableProcess`."""
 
     events: ProcessEvents
 
     def __init__(self, channel: socket.socket, guard: Guard) -> None:
-        """``channel`` is closed with it."""
+        """``channel``: the connection to it, closed with this object. Raises OSError if it gets no pidfd."""
         self._pid = peer_pid(channel)
         self._process = os.pidfd_open(self._pid)
         self._channel = channel
@@ -43,18 +43,18 @@ class SystemProcess:
         self._descriptors = 0
 
     def begin(self) -> None:
-        """Report what comes from now on to ``events``."""
+        """From now on report messages and the end of the process to ``events``."""
         loop = asyncio.get_running_loop()
         loop.add_reader(self._channel.fileno(), self._receive)
         loop.add_reader(self._process, self._end)
 
     def stop(self) -> None:
-        """Stop it, once the keeper knows it; raises OSError, PermissionError when that is not allowed."""
+        """Stop it, after noting it for the keeper. Raises OSError, PermissionError if that is not allowed."""
         self._guard.note(self._pid)
         signal.pidfd_send_signal(self._process, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue it; nothing happens when it runs, or was killed."""
+        """Continue it; nothing happens if it runs or has ended."""
         with suppress(OSError):
             signal.pidfd_send_signal(self._process, signal.SIGCONT)
 
@@ -82,19 +82,19 @@ class SystemProcess:
         return self._sockets is None or bool(poll.poll(0))
 
     def has_other_descriptors(self) -> bool:
-        """Return whether it has other descriptors than when it offered."""
+        """Return whether its number of descriptors has changed since its offer."""
         try:
             return len(os.listdir(f"/proc/{self._pid}/fd")) != self._descriptors
-        except OSError:  # it has been killed: that is reported by itself
+        except OSError:  # it has ended, which is reported separately
             return False
 
     def notify(self, *, may_doze: bool) -> None:
-        """Send word that its rest is over; ``may_doze`` False: for good."""
-        with suppress(OSError):  # it has been killed, or has so many unread messages that it wakes up anyway
+        """Send it OVER: its doze is over; ``may_doze`` False: send OFF, it may never doze."""
+        with suppress(OSError):  # it has ended, or has so many unread messages that it wakes up anyway
             self._channel.send(OVER if may_doze else OFF)
 
     def close(self) -> None:
-        """Let go of it. Reports nothing any more. Idempotent."""
+        """Release it; nothing is reported any more. Idempotent."""
         if self._channel.fileno() < 0:
             return
         loop = asyncio.get_running_loop()
@@ -136,7 +136,7 @@ class SystemProcess:
 
 
 def may_stop() -> bool:
-    """Return whether this process may stop others of its user, as far as it is known before one has offered it."""
+    """Return whether this process may stop others of its user, as far as can be known before the first offer."""
     try:
         _try_pidfd()
     except OSError:
@@ -145,13 +145,13 @@ def may_stop() -> bool:
 
 
 def _try_pidfd() -> None:
-    """Raise OSError where a process gets no descriptor of another: a container may forbid it."""
+    """Raise OSError if this process gets no pidfd, which a container may forbid."""
     if CAN_STOP:
         os.close(os.pidfd_open(os.getpid()))
 
 
 class SystemProcesses:
-    """The processes that have connected with one broker."""
+    """The replicas' processes that have connected to one broker."""
 
     def __init__(self, folder: Path) -> None:
         """``folder``: the data directory, whose lock this broker holds from :meth:`start` to :meth:`stop`."""
@@ -162,7 +162,7 @@ class SystemProcesses:
         self._is_refused = False
 
     async def start(self, joined: Callable[[StoppableProcess], ProcessEvents], paused: Callable[[], None]) -> None:
-        """Continue what an earlier life has left stopped, and take offers from now on; raises OSError and others."""
+        """Continue processes that an earlier broker process left stopped, then take offers. Raises OSError, others."""
         if not CAN_STOP:
             raise OSError("this system has no descriptors for processes")
         self._joined = joined
@@ -172,11 +172,11 @@ class SystemProcesses:
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self._accept)
 
     def expect(self, silent_ms: int) -> None:
-        """Have the keeper continue all processes when this broker is silent for so long."""
+        """Let the keeper continue all processes when this broker is silent for so long."""
         self._guard.silent_ms = silent_ms
 
     async def stop(self) -> None:
-        """Take no more offers, and end the keeper, which continues what is stopped."""
+        """Take no more offers, and end the keeper, which continues all stopped processes."""
         listener, self._listener = self._listener, None
         if listener is not None:
             asyncio.get_running_loop().remove_reader(listener.fileno())
@@ -189,7 +189,7 @@ class SystemProcesses:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 channel, _ = self._listener.accept()
-            except OSError:  # none is left, or no descriptor
+            except OSError:  # no connection is waiting, or no file descriptor is free
                 return
             channel.setblocking(False)
             try:
@@ -201,7 +201,7 @@ class SystemProcesses:
             process.begin()
 
     def _refuse(self, channel: socket.socket, error: OSError) -> None:
-        """Have a process that cannot be stopped offer no more, and report the first one."""
+        """Send OFF to a process that cannot be stopped; the first such process is logged."""
         if not self._is_refused:
             self._is_refused = True
             logger.warning("replicas in %s do not doze if their processes cannot be stopped: %s", self._folder, error)

@@ -1,8 +1,8 @@
-"""The replica's side of a doze: it offers to be stopped, and waits without reading until its rest is over.
+"""The replica's side of a doze: it offers to be stopped, and waits without reading until its doze is over.
 
-Used by the replica's shell on its event loop, whose thread blocks here. All sockets of the process are watched, Ray's
-too, and the events by which other threads wake the loop: whatever comes in ends the rest, stopped or not. May touch:
-the process's descriptors, the socket to its broker.
+Used by the replica's shell on its event loop, whose thread blocks here. All sockets of the process are watched,
+including Ray's, and the eventfds by which other threads wake the loop. Whatever comes in ends the doze, whether the
+process is stopped or not. May touch: the process's descriptors, the socket to its broker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from raylog.actors.replica.dozing import Doze
 logger = logging.getLogger(__name__)
 
 RETRY_MS: Final = 5_000
-"""Pause before a broker that was not there is looked up again."""
+"""Pause before the next try to connect to the broker."""
 
 
 class DozeLink:
-    """The connection with the broker that may stop this process."""
+    """The connection to the broker that may stop this process."""
 
     def __init__(self, folder: Path, name: str) -> None:
         """``folder``: the broker's data directory. ``name``: the replica's, for the broker."""
@@ -40,16 +40,15 @@ class DozeLink:
         self._has_complained = False
 
     def close(self) -> None:
-        """Close the connection; the broker stops this process no more."""
+        """Close the connection; from now on the broker does not stop this process."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
 
     async def rest(self, doze: Doze) -> int:
-        """Offer to be stopped until the doze's end, and wait. Returns for how long, in milliseconds.
+        """Offer to be stopped until the doze's end, and wait. Returns for how long it waited, in milliseconds.
 
-        It waits for nothing on the event loop, which stands still. 0 = something can be read already, or there is no
-        broker that could stop this process.
+        It blocks the event loop meanwhile. 0: something can be read already, or no broker can stop this process.
         """
         channel = self._connected()
         if channel is None:
@@ -67,7 +66,7 @@ class DozeLink:
                 return 0
             _wait(channel, sockets, doze)
             try:
-                # Before anything is read: from here on nothing but this message keeps the broker from stopping us.
+                # Before anything is read: only this message keeps the broker from stopping this process now.
                 channel.send(AWAKE)
             except OSError as error:
                 self._lost(error)
@@ -91,7 +90,7 @@ class DozeLink:
         return self._channel
 
     def _complain(self, error: PermissionError) -> None:
-        """Log once why this process does not doze; a later broker may be one of the same user."""
+        """Log once why this process does not doze. A later broker process may belong to the same user."""
         if not self._has_complained:
             self._has_complained = True
             logger.warning(
@@ -102,7 +101,7 @@ class DozeLink:
             )
 
     def _drain(self, channel: socket.socket) -> None:
-        """Forget what the broker sent about an earlier rest; raises OSError when it has closed the connection."""
+        """Discard messages about an earlier doze. Raises OSError if the broker sent OFF or closed the connection."""
         with suppress(BlockingIOError):
             while True:
                 message = channel.recv(MESSAGE_BYTES)
@@ -117,9 +116,9 @@ class DozeLink:
 
 
 def _watch_all(sockets: select.epoll, *, besides: int) -> int:
-    """Watch everything by which this process can be reached; returns how many descriptors it has.
+    """Watch every descriptor by which this process can be reached; returns how many descriptors it has.
 
-    0 = something has come in already.
+    0: something has come in already.
     """
     events = set()
     reading = select.EPOLLIN | select.EPOLLRDHUP
@@ -128,7 +127,7 @@ def _watch_all(sockets: select.epoll, *, besides: int) -> int:
         number = int(name)
         if number in (besides, sockets.fileno()):
             continue
-        with suppress(OSError):  # the listing's own, or closed by another thread meanwhile
+        with suppress(OSError):  # the descriptor of the listing itself, or one that another thread has closed
             if stat.S_ISSOCK(os.fstat(number).st_mode):
                 sockets.register(number, reading)
             elif os.readlink(f"/proc/self/fd/{name}") == "anon_inode:[eventfd]":
@@ -137,15 +136,15 @@ def _watch_all(sockets: select.epoll, *, besides: int) -> int:
     ready = {number for number, _ in sockets.poll(0)}
     for number in ready & events:  # the threads of Ray keep some events set for good
         sockets.unregister(number)
-    return 0 if ready - events else len(names) - 1  # without the listing's own
+    return 0 if ready - events else len(names) - 1  # without the descriptor of the listing itself
 
 
 def _wait(channel: socket.socket, sockets: select.epoll, doze: Doze) -> None:
     poll = select.poll()
     poll.register(channel, select.POLLIN)
     poll.register(sockets.fileno(), select.POLLIN)
-    # In short waits: a process that its broker has not stopped, or that was continued because its broker hangs, has to
-    # see by itself that it must send heartbeats. In a stopped process they cost nothing.
+    # Waits are short, because a process that its broker has not stopped, or that was continued because its broker
+    # hangs, has to notice by itself that it must send heartbeats. In a stopped process they cost nothing.
     while (left_ms := doze.until_ms - monotonic_ms()) > 0:
         if poll.poll(min(left_ms, doze.check_ms)) or not doze.holds():
             return

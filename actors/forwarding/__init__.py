@@ -1,1 +1,1 @@
-"""Forwarders: records that expire, and dead letters that are sent on; run by leader roles."""
+"""Forwarders: they send expired records to dead-letter topics, and dead letters onward; run by leader roles."""

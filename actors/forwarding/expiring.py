@@ -1,8 +1,8 @@
 """Sends the expired records of one partition to their dead-letter topic. Owned by the role (``expiry.py``).
 
-Two forwarders read the partition: one waits at the first record until the topic's time to live is over; the other reads
-on at once, and files the records that have a time of their own in ``__scheduled``. When the topic's settings change, a
-forwarder ends after the turn that it is in, and another one begins with the new settings.
+Two forwarders read the partition. `Expiry` waits at each record until the topic's time to live is over. `Filing` reads
+on at once, and puts records that have a time to live of their own into ``__scheduled``. When the topic's settings
+change, a forwarder ends after its current turn, and another one begins with the new settings.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from raylog.storage.batch.key_hash import hash_of_key
 
 _KEYS: Final = (TTL, TOPIC, KEY, GROUP)
 FRESH_MS: Final = 2_000
-"""How long the id of the dead-letter topic is believed."""
+"""How long the id of the dead-letter topic is used before it is looked up again."""
 
 
 class Work(ABC):
-    """One forwarder of the partition, begun again with each change of the settings."""
+    """One of the two forwarders of the partition; it begins again with each change of the settings."""
 
     kind: ClassVar[str]
 
     def __init__(self, host: RoleHost, clock: TimeOfDay) -> None:
-        """Nothing is done before :meth:`run`."""
+        """Make it; nothing is done before :meth:`run`."""
         self.host = host
         self.source = OwnSource(host)
         self.settings = self._now()
@@ -44,7 +44,7 @@ class Work(ABC):
 
     @abstractmethod
     def is_on(self) -> bool:
-        """Return whether the settings want it."""
+        """Return whether the topic's settings require this forwarder."""
 
     def look_again(self) -> None:
         """Take note of the topic's settings."""
@@ -88,16 +88,16 @@ class Work(ABC):
 
     # ------------------------------------------------------------ for the forwarder
 
-    async def look(self) -> None:  # noqa: B027  most rules are the settings alone
-        """Find out what the rule depends on."""
+    async def look(self) -> None:  # noqa: B027  most rules depend on the settings alone
+        """Look up what the rule depends on besides the settings."""
 
     @abstractmethod
     def rule(self, text: str | None) -> Rule:
-        """Return by what records are forwarded: the settings, or what a note has kept of them."""
+        """Return the rule for forwarding: by the present settings, or (``text``) as a note has it."""
 
     @abstractmethod
     def due_ms(self, timestamp_ms: int) -> int:
-        """Return when a record may go."""
+        """Return when a record with this timestamp may be forwarded."""
 
     async def acknowledged(self) -> int:
         """Return the offset below which nothing is forwarded."""
@@ -108,12 +108,12 @@ class Work(ABC):
         return self._clock.now_ms()
 
     def day_ms(self) -> int:
-        """Return the same, for the records that are sent."""
+        """Return the time of day for the timestamps of forwarded records."""
         return self._clock.now_ms()
 
 
 class Expiry(Work):
-    """Sends records on when the topic's time to live is over."""
+    """Sends records to the dead-letter topic when the topic's time to live is over."""
 
     kind = "ttl"
 
@@ -122,7 +122,7 @@ class Expiry(Work):
         return expires(self.settings)
 
     def rule(self, text: str | None) -> ExpiryRule:
-        """Return where expired records go."""
+        """Return the rule for where expired records go."""
         if text is not None:
             return ExpiryRule.of_text(text)
         key = self.settings.get(KEY, "")
@@ -131,9 +131,9 @@ class Expiry(Work):
         )
 
     def due_ms(self, timestamp_ms: int) -> int:
-        """Return when a record expires: as if it was sent now, where the clock of its producer is ahead.
+        """Return when a record expires. A timestamp in the future counts as now.
 
-        So a record with a time to come holds up those behind it for no longer than the time to live.
+        So a record from a producer whose clock is ahead holds up those behind it for the time to live at most.
         """
         return min(timestamp_ms, self.now_ms()) + ttl_ms(self.settings)
 
@@ -149,24 +149,24 @@ class Filing(Work):
     kind = "file"
 
     def __init__(self, host: RoleHost, clock: TimeOfDay) -> None:
-        """The dead-letter topic is looked up when records are read."""
+        """Make it; the dead-letter topic is looked up when records are read."""
         super().__init__(host, clock)
         self._topic_id = ""
         self._known_ms = -FRESH_MS
 
     def is_on(self) -> bool:
-        """Return whether the topic has a dead-letter topic, for all its records."""
+        """Return whether the topic has a dead-letter topic that applies to all its records."""
         return files(self.settings)
 
     async def look(self) -> None:
-        """Find the dead-letter topic."""
+        """Look up the id of the dead-letter topic."""
         now_ms = monotonic_ms()
         if now_ms - self._known_ms >= FRESH_MS:
             (row,) = (await self.host.metadata([self.settings[TOPIC]])).topics
             self._topic_id, self._known_ms = "" if row.error_code else row.topic_id, now_ms
 
     def rule(self, text: str | None) -> FilingRule:
-        """Return what is filed."""
+        """Return the rule for which records are filed, and how."""
         if text is not None:
             return FilingRule.of_text(text)
         topic = self.settings[TOPIC]
@@ -179,7 +179,7 @@ class Filing(Work):
 
 
 class Expiring:
-    """The expiry of one partition in one leader epoch."""
+    """Both forwarders of one partition in one leader epoch."""
 
     def __init__(self, host: RoleHost) -> None:
         """Nothing is done before :meth:`begin`."""

@@ -1,7 +1,7 @@
 """The role that sends expired records to their dead-letter topic, at the leader of their partition.
 
-Every partition of users has one; where its topic has no ``ttl.ms`` and ``dead.letter.topic`` it does nothing, and
-loads nothing.
+Every partition of a user's topic has one. Without ``ttl.ms`` and ``dead.letter.topic`` of the topic it does nothing and
+imports nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class ExpiryRole(Role):
-    """The forwarder of expired records in one leader epoch."""
+    """The role of expiry in one leader epoch; `Expiring` does the work."""
 
     kind = "expiry"
 
@@ -27,11 +27,11 @@ class ExpiryRole(Role):
         self._work: Expiring | None = None
 
     def begin(self) -> None:
-        """Forward, if the topic is configured so."""
+        """Begin to forward, if the topic's settings require it."""
         self.reconfigured()
 
     def reconfigured(self) -> None:
-        """Begin when the topic gets a dead-letter topic; take note of other values."""
+        """Begin when the topic's settings require it for the first time; otherwise pass changes on."""
         if self._work is not None:
             self._work.look_again()
         elif expires(self.host.config) or files(self.host.config):

@@ -1,6 +1,6 @@
-"""The shell of a forwarder: reads the source, sends parcels, stores notes, as its machine decides. Owned by a role.
+"""The shell of a forwarder: reads the source, sends parcels and stores notes, as its machine decides. Owned by a role.
 
-Everything that fails in an unclear way makes it begin again from the stored note, as a successor would.
+After a failure with an unknown outcome it begins again from the stored note, as the next leader would.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ ROWS_MAX: Final = 1 << 30
 
 
 class Notes(Protocol):
-    """Where a forwarder's note is kept."""
+    """Where a forwarder's note, its stored progress, is kept."""
 
     async def load(self) -> Note | None:
-        """Return the note that was stored last; None = there is none. Raises ForwarderFenced, RaylogError, OSError."""
+        """Return the note that was stored last, or None. Raises ForwarderFenced, RaylogError, OSError."""
 
     async def save(self, note: Note) -> None:
-        """Return when the note is stored. Raises ForwarderFenced, RaylogError, OSError."""
+        """Store the note, and wait until it is stored. Raises ForwarderFenced, RaylogError, OSError."""
 
 
 class Owner(Protocol):
-    """What a forwarder needs to know of its role."""
+    """What a forwarder needs from its role."""
 
     async def look(self) -> None:
-        """Find out what the rule of now depends on. Raises RaylogError, OSError."""
+        """Look up what the present rule depends on. Raises RaylogError, OSError."""
 
     def rule(self, text: str | None) -> Rule:
-        """Return the rule of now, or the one of a note."""
+        """Return the present rule, or (``text``) the rule in a note."""
 
     def due_ms(self, timestamp_ms: int) -> int:
-        """Return when a record with this timestamp may go."""
+        """Return when a record with this timestamp may be forwarded, as a time of ``now_ms``."""
 
     async def acknowledged(self) -> int:
         """Return the offset below which nothing is forwarded; 0 = none. Raises RaylogError, OSError."""
@@ -68,11 +68,11 @@ class Owner(Protocol):
         """Return the time by which records are due."""
 
     def day_ms(self) -> int:
-        """Return the time of day that records get: in the target they may expire by it."""
+        """Return the time of day for the timestamps of forwarded records, by which they may expire in the target."""
 
 
 class Forwarder:
-    """One forwarder. It runs in one task of its role's host."""
+    """One forwarder. It runs in a task of its role's host."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class Forwarder:
         settings: ForwarderSettings,
         start: Callable[[], Awaitable[int]],
     ) -> None:
-        """``start`` returns where it begins if nothing is stored."""
+        """``start`` returns the offset where it begins if no note is stored."""
         self._host = host
         self._name = name
         self._source = source
@@ -97,7 +97,7 @@ class Forwarder:
         self._stops = False
         self._late = LateWarnings()
         self.unreadable = 0
-        """Batches of the source that do not open."""
+        """How many batches of the source cannot be decoded."""
         self._damaged_end = 0
         self._poke = asyncio.Event()
         self._ended: asyncio.Future[ev.Ended] | None = None
@@ -105,7 +105,10 @@ class Forwarder:
         self.machine = ForwarderMachine(settings)
 
     async def run(self) -> ev.Ended:
-        """Forward until the end, or until it is stopped. Raises ForwarderFenced, NotLeaderOrFollower."""
+        """Forward until the end of the work, or until it is stopped.
+
+        Raises NotLeaderOrFollower when this leadership is over, or another leader forwards these records.
+        """
         pause_s = AGAIN_FIRST_S
         while True:
             try:
@@ -126,12 +129,12 @@ class Forwarder:
             pause_s = AGAIN_FIRST_S if sent else min(AGAIN_LAST_S, 2 * pause_s)
 
     def stop(self) -> None:
-        """Have it end as soon as what is decided has arrived."""
+        """Let it end once everything decided has arrived in the targets."""
         self._stops = True
         self._feed(ev.StopRequested(now_ms=self._owner.now_ms()))
 
     def poke(self) -> None:
-        """Have it look at its rule again: the settings have changed."""
+        """Let it check at once whether something is due, because the time has jumped."""
         self._feed(ev.Tick(now_ms=self._owner.now_ms()))
 
     # ------------------------------------------------------------ the machine
@@ -236,12 +239,12 @@ class Forwarder:
             if offset >= effect.until or not is_moved:
                 break
         acknowledged = await self._owner.acknowledged() if held and effect.rule is None else 0
-        # What was decided is below the end that was seen then, and that never goes back.
+        # Everything decided is below the end that was seen then, and that end never goes back.
         end = max(end, offset) if is_moved or offset >= effect.until else end
         return self._pieces_read(held, offset, reply.log_start_offset, end, acknowledged, rule)
 
     def _note_damage(self, pieces: list[Held]) -> None:
-        """Count batches that do not open, each once."""
+        """Count and log batches that cannot be decoded, each once."""
         for each in pieces:
             if each.damage and each.piece.first >= self._damaged_end:
                 self._damaged_end, self.unreadable = each.piece.end, self.unreadable + 1
@@ -292,7 +295,7 @@ class Forwarder:
         return ev.NotSent(now_ms=self._owner.now_ms(), route=parcel.route, trouble=trouble)
 
     def _is_to_be_logged(self, parcel: ev.Parcel, trouble: ev.Trouble) -> bool:
-        """Whether an error is logged. One that may pass: once it has lasted, each minute."""
+        """Whether an error is logged. One that may pass is logged only after it has lasted, and then once a minute."""
         if trouble is not ev.Trouble.UNREACHABLE:
             self._late.over(parcel.route)
             return True
@@ -301,7 +304,7 @@ class Forwarder:
 
 
 def trouble_of(error: BaseException) -> ev.Trouble:
-    """Return what a failed parcel means."""
+    """Return what the error of a parcel means for its target."""
     if is_replaced(error):
         return ev.Trouble.DELETED if isinstance(error, UnknownTopicOrPartition) else ev.Trouble.FORGOTTEN
     return ev.Trouble.REFUSED if is_refusal(error) else ev.Trouble.UNREACHABLE

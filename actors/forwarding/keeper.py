@@ -1,7 +1,7 @@
 """The role that keeps the notes of all forwarders, at the leader of ``__forwarding``, and runs the redrives.
 
-What is kept is in memory, the newest for each name; the log is compacted. A save is answered when it is committed. When
-an append fails its outcome is not known, so the role reads its log again, as a new leader does.
+The newest note of each name is in memory; the log is compacted. A save is answered when it is committed. When an append
+fails, its outcome is not known, so the role reads its log again, as a new leader does.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ LOADED_WITHIN_S: Final = 5.0
 READ_BYTES: Final = 4 * 1024 * 1024
 
 _FENCE: Final = "fence"
-"""The name of no forwarder and no redrive: its tombstone stands for nothing."""
+"""A name that no forwarder or redrive has, so its tombstone has no meaning; appended to prove the leadership."""
 
 _decode_value = msgspec.msgpack.Decoder(tuple[int, bytes]).decode
 
 
 class KeeperRole(Role):
-    """The keeper in one leader epoch."""
+    """The keeper of forwarders' notes in one leader epoch."""
 
     kind = "forwarding"
     requests: ClassVar[frozenset[type[Message]]] = frozenset(
@@ -66,23 +66,23 @@ class KeeperRole(Role):
         """Nothing is done before :meth:`begin`."""
         super().__init__(host)
         self.kept: dict[str, Kept] = {}
-        """By name: what is stored, as far as it is committed."""
+        """By name: what is stored and committed."""
         self._loaded = asyncio.Event()
         self._trouble: asyncio.Future[None] | None = None
         self._writing: dict[str, asyncio.Lock] = {}
         self._appends = 0
         self._unreadable = 0
-        """Rows that the last load passed over."""
+        """How many rows the last load skipped because they cannot be read."""
         self._proof = Proof(lambda: self.save(_FENCE, None))
         self.redrives = Redrives(self)
 
     def begin(self) -> None:
-        """Read the log, then keep."""
+        """Read the log, then serve."""
         self.host.spawn(self._live(), "forwarding")
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is under way."""
+        """Whether the log is being read, something is being stored, or a redrive runs."""
         return not self._loaded.is_set() or self._appends > 0 or self.redrives.is_busy
 
     def receive(self, request: Request, args: Any) -> None:
@@ -114,7 +114,7 @@ class KeeperRole(Role):
             for position, header in iter_headers(records):
                 unreadable += _take_batch(kept, records, position, header, self._name_unreadable)
                 offset = max(offset, header.next_offset)
-            await asyncio.sleep(0)  # heartbeats go on
+            await asyncio.sleep(0)  # so that heartbeats continue
         self.kept, self._unreadable = kept, unreadable
 
     def _name_unreadable(self, offset: int, error: Exception) -> None:
@@ -135,7 +135,10 @@ class KeeperRole(Role):
             raise
 
     async def _answer(self, args: Any) -> object:
-        """Return the answer; what it states of what is kept is proved by a row. Raises RaylogError."""
+        """Return the answer. If it states what is kept, a stored row proves that this leadership still holds.
+
+        Raises RaylogError.
+        """
         try:
             match args:
                 case LoadForwarderRequest():
@@ -183,10 +186,10 @@ class KeeperRole(Role):
     # ------------------------------------------------------------ the log
 
     async def save(self, name: str, kept: Kept | None) -> None:
-        """Store something under a name, or forget it; returns when that is committed.
+        """Store something under a name, or delete it (None); returns when that is committed.
 
-        Raises ForwarderFenced for an owner of an earlier epoch; CoordinatorLoadInProgress where the outcome is open;
-        RecordTooLarge and other refusals of the log, which would refuse it each time.
+        Raises ForwarderFenced for an owner of an earlier epoch; CoordinatorLoadInProgress if the outcome is not known;
+        RecordTooLarge and other refusals of the log, which a repetition would meet again.
         """
         lock = self._writing.setdefault(name, asyncio.Lock())
         async with lock:
@@ -197,7 +200,7 @@ class KeeperRole(Role):
             try:
                 await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))
             except (RaylogError, OSError) as error:
-                if is_refusal(error):  # nothing is stored, and what is kept stays valid
+                if is_refusal(error):  # nothing was stored, so what is in memory stays valid
                     raise
                 self._failed(error)
                 raise CoordinatorLoadInProgress(f"{self.host.partition} could not store {name}; try again.") from error
@@ -206,7 +209,7 @@ class KeeperRole(Role):
             _take(self.kept, name.encode(), value)
 
     async def save_surely(self, name: str, kept: Kept | None) -> None:
-        """Store something as often as it takes: the same again changes nothing."""
+        """As `save`, repeated until it is stored; storing the same twice does no harm."""
         while True:
             try:
                 await self.save(name, kept)
@@ -231,7 +234,7 @@ def _take_batch(
     header: BatchHeader,
     name_unreadable: Callable[[int, Exception], None],
 ) -> int:
-    """Take the rows of a batch; returns how many cannot be read: they stand for nothing, and are passed over."""
+    """Take the rows of a batch; returns how many of them cannot be read, and are skipped."""
     if header.is_control:
         return 0
     try:
@@ -245,14 +248,14 @@ def _take_batch(
     for offset, key, value in zip(columns.offsets, columns.keys or (), values, strict=False):
         try:
             _take(kept, key, value)
-        except Exception as error:  # whatever a row that is none of ours does
+        except Exception as error:  # any error: a foreign row must not keep the role from serving
             name_unreadable(offset, error)
             found += 1
     return found
 
 
 def _take(kept: dict[str, Kept], key: bytes | None, value: bytes | None) -> None:
-    """Take a row; raises some error for one that no keeper wrote."""
+    """Take a row. Raises any error for a row that no keeper wrote."""
     if key is None:
         return
     name = key.decode()

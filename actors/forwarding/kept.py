@@ -17,13 +17,13 @@ class Kept:
 
 
 class Keeper(Protocol):
-    """What redrives need of the role that stores them."""
+    """What redrives need from the role that stores them."""
 
     host: RoleHost
     kept: dict[str, Kept]
 
     async def save(self, name: str, kept: Kept | None) -> None:
-        """Store something under a name, or forget it."""
+        """Store something under a name, or delete it (None)."""
 
     async def save_surely(self, name: str, kept: Kept | None) -> None:
-        """The same, as often as it takes."""
+        """The same, repeated until it is stored."""

@@ -1,4 +1,4 @@
-"""Where forwarders keep their notes: with the leader of ``__forwarding``. May touch: the network, by a host."""
+"""Loads and saves forwarders' notes at the leader of ``__forwarding``. May touch: the network, through a host."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def encode_note(note: Note) -> bytes:
-    """Return a note as it is stored."""
+    """Return a note in its stored form."""
     return _encode(note.to_wire())
 
 
 def decode_note(data: bytes) -> Note:
-    """Return the note that was stored."""
+    """Return the note in this stored form."""
     wire: list[Any] = _decode(data)
     return Note.from_wire(wire)
 
@@ -32,13 +32,13 @@ class KeptNotes:
     """The notes of a forwarder whose owner is the leader of its source."""
 
     def __init__(self, host: RoleHost, forwarder: str) -> None:
-        """``forwarder``: its name; ``host``: of its role."""
+        """``forwarder``: the name of the forwarder; ``host``: the host of its role."""
         self._host = host
         self._forwarder = forwarder
         self._place: Place | None = None
 
     async def load(self) -> Note | None:
-        """Return the note, and have earlier owners refused from now on."""
+        """Return the stored note, if any; from now on the keeper refuses earlier owners."""
         place = self._place = await self._find()
 
         def request(epoch: int) -> LoadForwarderRequest:
@@ -50,7 +50,7 @@ class KeptNotes:
         return decode_note(reply.note) if reply.note else None
 
     async def save(self, note: Note) -> None:
-        """Store the note."""
+        """Store the note. Raises ForwarderFenced, RaylogError, OSError."""
         place = self._place or await self._find()
         data = encode_note(note)
 

@@ -1,6 +1,7 @@
-"""Cuts source batches into pieces, and makes batches for targets of their records. Owned by a forwarder. Pure.
+"""Cuts batches of the source into pieces, and encodes their records into batches for targets. Pure.
 
-A batch is always cut at the same records, wherever reading begins: what was decided can be read again.
+Owned by a forwarder. A batch is always cut at the same records, wherever reading begins, so that everything that was
+decided can be read again.
 """
 
 from __future__ import annotations
@@ -22,24 +23,24 @@ from raylog.storage.batch.key_hash import hash_of_key
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 
 PIECE_BYTES: Final = 256 * 1024
-"""Size of a piece, as it is in the target with the headers of dead letters; a larger record is a piece of its own."""
+"""Largest piece, including the headers of dead letters; a larger record is a piece of its own."""
 ADDED_BYTES: Final = 256
-"""About what a dead letter's own headers take."""
+"""Estimate of the bytes that the headers of a dead letter add to a record."""
 
 Aborted = Sequence[Any]
 
 
 @dataclass(slots=True)
 class Held:
-    """The records of a piece."""
+    """The records of a piece, in memory."""
 
     piece: Piece
     columns: Columns
     compression: int
     at: dict[int, int]
-    """Row of each offset."""
+    """Row in ``columns`` by offset."""
     damage: str = ""
-    """Why the records are not known: their batch does not open. One dead letter stands for them all."""
+    """Why the batch of the records cannot be decoded; then one dead letter stands for all of them. Empty = it can."""
 
 
 def cut(
@@ -51,10 +52,10 @@ def cut(
     due_ms: Callable[[int], int],
     rows_max: int,
 ) -> tuple[list[Held], int]:
-    """Return the pieces of batches from an offset on, and the offset behind the last whole batch.
+    """Return the pieces of batches from an offset on, and the offset behind the last complete batch.
 
-    ``aborted``: the transactions of which nothing is forwarded. ``due_ms`` returns when a record with a timestamp may
-    go. ``rows_max``: records of a piece. Raises CorruptBatch.
+    ``aborted``: transactions whose records are not forwarded. ``due_ms``: returns when a record with a timestamp may be
+    forwarded. ``rows_max``: most records of a piece. Raises CorruptBatch.
     """
     found: list[Held] = []
     next_offset = offset
@@ -65,7 +66,7 @@ def cut(
         check_crc(records, position, header)
         try:
             columns = decode_batch(records, position, header, verify=False)
-        except RaylogError as damage:  # its CRC is right, so it stays as it is
+        except RaylogError as damage:  # its CRC is right, so reading it again will not help
             found.append(_unreadable(header, rule, due_ms, damage))
             continue
         found += [
@@ -75,7 +76,7 @@ def cut(
 
 
 def _unreadable(header: BatchHeader, rule: Rule, due_ms: Callable[[int], int], damage: RaylogError) -> Held:
-    """Return the piece of a batch that does not open: where its records expire, one letter says where it is."""
+    """Return the piece of a batch that cannot be decoded; if its records expire, one dead letter names the batch."""
     first, stamp_ms = header.base_offset, header.max_timestamp
     parts = ((UNDELIVERABLE, (first,)),) if isinstance(rule, ExpiryRule) else ()
     piece = Piece(first, header.next_offset, due_ms(stamp_ms), parts)
@@ -85,7 +86,7 @@ def _unreadable(header: BatchHeader, rule: Rule, due_ms: Callable[[int], int], d
 
 
 def committed_batches(records: bytes, aborted: Aborted) -> Iterator[tuple[int, BatchHeader]]:
-    """Return position and header of each batch; position -1: its records are not to be seen by consumers."""
+    """Return position and header of each batch; position -1: a control batch, or a batch that was aborted."""
     coming = sorted(aborted, key=lambda txn: txn.first_offset)
     open_ids: set[int] = set()
     for position, header in iter_headers(records):
@@ -133,7 +134,7 @@ def _held(
     latest_ms, skipped = 0, -1
     for row in rows:
         key = _at(columns.keys, row)
-        # As a producer: by the key; records without one stay together, and another piece goes elsewhere.
+        # The key decides the partition, as for a producer. Records without a key stay together, piece by piece.
         spread = span[0] if key is None else hash_of_key(key)
         own = _at(columns.headers, row)
         route = rule.route(partition, key, own, spread, columns.offsets[row])
@@ -156,7 +157,7 @@ def _at(column: Sequence[Any] | None, row: int) -> Any:
 
 
 def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], producer_id: int, now_ms: int) -> bytes:
-    """Return the batch of a parcel. ``source``: topic and partition of the records."""
+    """Return the encoded batch of a parcel. ``source``: topic and partition that the records come from."""
     columns = held.columns
     rows = [held.at[offset] for offset in parcel.offsets]
     key = rule.key.encode() if not isinstance(rule, RedriveRule) and rule.key else None
@@ -184,7 +185,7 @@ def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], prod
 
 
 def _headers(held: Held, row: int, rule: Rule, place: tuple[str, int, int], parcel: Parcel) -> list[Header]:
-    """Return the headers of a record in a parcel. ``place``: its topic, partition and offset."""
+    """Return the headers of a record in a parcel. ``place``: topic, partition and offset in the source."""
     topic, partition, offset = place
     columns, is_refused = held.columns, offset in parcel.refused
     own: Sequence[Header] = _at(columns.headers, row) or ()
@@ -201,7 +202,7 @@ def _headers(held: Held, row: int, rule: Rule, place: tuple[str, int, int], parc
     elif is_refused:
         reason = Reason.UNDELIVERABLE
         message = f"It expired, and its dead-letter topic {rule.topic} does not exist, or did not take it."
-    if offset in parcel.bare:  # whatever of it is too large
+    if offset in parcel.bare:  # the record is too large for the topic, so it goes without its content
         own, message = (), f"{message} Its key, value and headers are too large to be kept here."
     cause = Cause(
         reason=reason,

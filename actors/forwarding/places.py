@@ -1,4 +1,7 @@
-"""Where a forwarder's routes lead, and from where it reads. May touch: the controller and other leaders, by a host."""
+"""A forwarder's source, and the partitions that its routes lead to.
+
+May touch: the controller and other leaders, through a host.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ COMMITTED_PAUSE_S: Final = 0.02
 
 
 async def until_committed(host: RoleHost) -> int:
-    """Wait until all that is in the leader's own log now is committed; returns its end."""
+    """Wait until everything that is in the leader's own log now is committed; returns its present end."""
     end = host.log.log_end_offset
     while True:
         found = await host.list_offsets(LATEST)
@@ -46,10 +49,10 @@ class Source(Protocol):
 
     @property
     def place(self) -> Place:
-        """Which one it is."""
+        """The partition."""
 
     async def begin(self) -> None:
-        """Return when its end is known as its consumers know it."""
+        """Wait until ends that are read are never below an end that consumers have seen."""
 
     async def read(self, offset: int, wait_ms: int) -> tuple[FetchReply, bytes]:
         """Return committed batches from an offset on. Raises OffsetOutOfRange, other RaylogError, OSError."""
@@ -59,15 +62,15 @@ class Source(Protocol):
 
 
 class OwnSource:
-    """The partition whose leader this is."""
+    """The source when this process is its leader."""
 
     def __init__(self, host: RoleHost) -> None:
-        """``host`` of its role."""
+        """``host``: the host of the role that forwards."""
         self._host = host
         self.place = Place(host.partition.topic, host.topic_id, host.partition.partition)
 
     async def begin(self) -> None:
-        """Wait until all that was in the log when the leadership began is committed."""
+        """Wait until everything that is in the log now is committed."""
         await until_committed(self._host)
 
     async def read(self, offset: int, wait_ms: int) -> tuple[FetchReply, bytes]:
@@ -80,15 +83,15 @@ class OwnSource:
 
 
 class OtherSource:
-    """A partition that another broker may lead."""
+    """A source that another broker may lead."""
 
     def __init__(self, host: RoleHost, place: Place) -> None:
-        """``host`` of the role that forwards."""
+        """``host``: the host of the role that forwards."""
         self._host = host
         self.place = place
 
     async def begin(self) -> None:
-        """Its consumers never see an end go back, so there is nothing to wait for."""
+        """Do nothing: a consumer of another leader never sees the end go back."""
 
     async def read(self, offset: int, wait_ms: int) -> tuple[FetchReply, bytes]:
         """Return committed batches from an offset on."""
@@ -111,11 +114,11 @@ class OtherSource:
 
 
 async def resolve(host: RoleHost, routes: tuple[Route, ...]) -> tuple[tuple[Route, str, int], ...]:
-    """Return topic id and partition of each route; an empty topic id where the topic does not exist.
+    """Return topic id and partition of each route; an empty topic id if the topic does not exist.
 
-    Raises RaylogError while that cannot be known.
+    Raises RaylogError while that is not known.
     """
-    # What is a name of Raylog's own topics in a header or a setting is no target: users may not write there.
+    # Raylog's own topics, named in a header or a setting, are no targets: users may not write there.
     names = {topic for topic, _ in routes if topic == UNDELIVERABLE_TOPIC or not topic.startswith(INTERNAL_PREFIX)}
     known: dict[str, tuple[str, int]] = {}
     if UNDELIVERABLE_TOPIC in names:

@@ -1,6 +1,6 @@
-"""Redrives: dead letters of a topic that are sent on, a forwarder for each partition. Owned by the keeper's role.
+"""Redrives send the dead letters of a topic on, with a forwarder for each partition. Owned by the keeper's role.
 
-What a redrive is, and how far, is stored with the forwarders' notes: the next leader goes on where this one was.
+A redrive and its progress are stored with the forwarders' notes, so that the next leader continues it.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ FRONTIER: Final = "redriven:"
 UNSENT: Final = "unsent:"
 RUNNING, HOLDING, CANCELLING, DONE, CANCELLED = "running", "holding", "cancelling", "done", "cancelled"
 WHERE_MAX: Final = 16 * 1024
-"""Most characters of a redrive's filters: each of its notes has them."""
+"""Most characters of a redrive's filters, which are stored in each of its notes."""
 FRESH_MS: Final = 2_000
-"""How long the number of partitions of a redrive's target is believed."""
+"""How long the number of partitions of a redrive's target is used before it is looked up again."""
 KEPT_MS: Final = 7 * 86_400_000
 """How long a redrive that has ended is listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """One redrive, as it is stored. ``spans``: start, end, position and count of each partition."""
+    """One redrive, as it is stored. ``spans``: start, end, position and number of sent records of each partition."""
 
     number: int
     topic: str
@@ -64,15 +64,15 @@ class Redrive:
     spans: tuple[tuple[int, int, int, int], ...]
     from_start: bool = False
     sent_below: tuple[int, ...] = ()
-    """By partition: redrives before this one have sent what is below, except records without an origin."""
+    """By partition: the offset below which earlier redrives have sent all records, except those without an origin."""
 
     def encode(self) -> bytes:
-        """Return it as it is stored."""
+        """Return the stored form."""
         return msgspec.msgpack.encode([getattr(self, name) for name in self.__slots__])
 
     @classmethod
     def decode(cls, data: bytes) -> Redrive:
-        """Return what was stored; fields of a later release are ignored."""
+        """Return the redrive in this stored form; fields of a later release are ignored."""
         wire: list[Any] = msgspec.msgpack.decode(data)
         wire = wire[: len(cls.__slots__)]
         wire[9] = tuple(tuple(span) for span in wire[9])
@@ -86,10 +86,10 @@ class Redrive:
 
 
 class OwnNotes:
-    """The notes of a forwarder that the keeper's leader runs itself."""
+    """The notes of a forwarder that runs in the keeper's own process."""
 
     def __init__(self, keeper: Keeper, name: str) -> None:
-        """``name``: of the forwarder."""
+        """``name``: the name of the forwarder."""
         self._keeper = keeper
         self._name = name
 
@@ -105,20 +105,20 @@ class OwnNotes:
 
 @dataclass(slots=True)
 class _Run:
-    """A redrive that runs here."""
+    """A redrive that runs in this process."""
 
     forwarders: dict[int, Forwarder] = field(default_factory=dict)
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Position and count of the partitions that are through."""
+    """Position and number of sent records of each finished partition."""
     skipped: dict[int, int] = field(default_factory=dict)
-    """The first record that each of them has left for a later redrive; -1 = none."""
+    """The first record that each of these has left for a later redrive; -1 = none."""
 
 
 class _Owner:
-    """What the forwarders of a redrive need to know."""
+    """What all forwarders of a redrive share: the rule and the clocks."""
 
     def __init__(self, keeper: Keeper, rule: RedriveRule) -> None:
-        """``rule`` lacks the number of partitions of its target."""
+        """``rule``: without the number of partitions of its target, which is looked up."""
         self.clock = TimeOfDay(keeper.host)
         self._host = keeper.host
         self._rule = rule
@@ -127,45 +127,45 @@ class _Owner:
         self._known_ms = -FRESH_MS
 
     async def ready(self) -> None:
-        """Return when the time of day is known."""
+        """Wait until the time of day is known."""
         async with self._setting:
             if not self._is_set:
                 await self.clock.set()
                 self._is_set = True
 
     async def look(self) -> None:
-        """Find out how many partitions the target has."""
+        """Look up how many partitions the target has."""
         if self._rule.to and self._host.now_ms() - self._known_ms >= FRESH_MS:
             (row,) = (await self._host.metadata([self._rule.to])).topics
             self._rule = replace(self._rule, partitions=0 if row.error_code else len(row.partitions))
             self._known_ms = self._host.now_ms()
 
     def rule(self, text: str | None) -> RedriveRule:
-        """Return by what records are chosen and spread: what was decided stays so when partitions are added."""
+        """Return the rule; a rule in a note keeps its number of partitions, so that decisions stay the same."""
         return replace(self._rule, partitions=RedriveRule.of_text(text).partitions) if text else self._rule
 
     def due_ms(self, timestamp_ms: int) -> int:
-        """Return 0: all may go."""
+        """Return 0: every record may be forwarded at once."""
         return 0
 
     async def acknowledged(self) -> int:
-        """Return 0: groups do not matter."""
+        """Return 0: committed offsets of groups do not matter."""
         return 0
 
     def now_ms(self) -> int:
-        """Return a time for pauses and rates."""
+        """Return a monotonic time, for pauses and rates."""
         return self._host.now_ms()
 
     def day_ms(self) -> int:
-        """Return the time of day that most brokers had when the redrive began here."""
+        """Return the time of day, which was set by most brokers' clocks when the redrive began here."""
         return self.clock.now_ms()
 
 
 class _PartitionOwner:
-    """What the forwarder of one partition needs to know."""
+    """The `Owner` of the forwarder of one partition."""
 
     def __init__(self, owner: _Owner, sent_below: int) -> None:
-        """``sent_below``: what earlier redrives have sent of the partition, except records without an origin."""
+        """``sent_below``: the offset below which earlier redrives have sent all records except those without origin."""
         self._owner = owner
         self._sent_below = sent_below
         self.look, self.due_ms, self.acknowledged = owner.look, owner.due_ms, owner.acknowledged
@@ -180,20 +180,20 @@ class Redrives:
     """All redrives of the cluster."""
 
     def __init__(self, keeper: Keeper) -> None:
-        """They are stored by ``keeper``."""
+        """``keeper`` stores them."""
         self._keeper = keeper
         self._runs: dict[int, _Run] = {}
         self._starting: set[str] = set()
         self._unreadable = 0
-        """Batches that did not open, of redrives that have ended."""
+        """How many batches could not be decoded, in redrives that have ended."""
 
     @property
     def is_busy(self) -> bool:
-        """Whether a redrive runs."""
+        """Whether a redrive runs or begins."""
         return bool(self._runs) or bool(self._starting)
 
     def resume(self) -> None:
-        """Go on with those that had not ended."""
+        """Continue the redrives that have not ended."""
         for redrive in self._all():
             if not redrive.has_ended and redrive.number not in self._runs:
                 self._run(redrive)
@@ -277,12 +277,12 @@ class Redrives:
         )
 
     def _unsent(self, topic_id: str) -> list[int]:
-        """Return, by partition, the first record that the redrives of a topic have left; -1 = there is none."""
+        """Return, by partition, the first record that redrives of a topic have left; -1 = none."""
         kept = self._keeper.kept.get(UNSENT + topic_id)
         return [] if kept is None else [int(each) for each in msgspec.msgpack.decode(kept.data)]
 
     def list(self, topic: str) -> ListRedrivesReply:
-        """Return the redrives."""
+        """Return the redrives of a topic, or all redrives ("")."""
         return ListRedrivesReply([self._row(each) for each in self._all() if not topic or each.topic == topic])
 
     def _row(self, redrive: Redrive) -> RedriveRow:
@@ -310,7 +310,7 @@ class Redrives:
         )
 
     async def cancel(self, number: int) -> CancelRedriveReply:
-        """End a redrive; returns when that is stored."""
+        """Cancel a redrive; returns when that is stored."""
         found = next((each for each in self._all() if each.number == number), None)
         if found is None:
             return CancelRedriveReply("NOT_FOUND")
@@ -357,7 +357,7 @@ class Redrives:
             await self._finish(redrive)
 
     async def _finish(self, number: int) -> None:
-        """Store that a redrive has ended, and how far it came."""
+        """Store that a redrive has ended, and its progress."""
         run = self._runs[number]
         keeper = self._keeper
         redrive = Redrive.decode(keeper.kept[f"{PREFIX}{number}"].data)
@@ -368,7 +368,7 @@ class Redrives:
         is_done = all(position >= end for _, end, position, _ in spans)
         ended = replace(redrive, state=DONE if is_done else CANCELLED, ended_ms=keeper.host.wall_ms(), spans=spans)
         if not redrive.where:
-            # Where nothing was sent, what is there stays to be sent, such as to another topic.
+            # Partitions where nothing was sent stay to be sent, for example to another topic (`after_redrive`).
             kept = keeper.kept.get(FRONTIER + redrive.topic_id)
             before: list[int] = [] if kept is None else msgspec.msgpack.decode(kept.data)
             before += [0] * (len(spans) - len(before))
@@ -377,7 +377,7 @@ class Redrives:
             for partition, ((_, _, position, sent), was) in enumerate(zip(spans, before, strict=False)):
                 below, skipped = 0 if redrive.from_start else was, run.skipped.get(partition, -1)
                 if redrive.from_start and not sent and skipped < 0 and partition < len(unsent):
-                    skipped = unsent[partition]  # it was cancelled before it came there
+                    skipped = unsent[partition]  # cancelled before it reached that record
                 reached.append(after_redrive(was, below, position, sent, skipped))
             left = msgspec.msgpack.encode([first for _, first in reached])
             await keeper.save_surely(UNSENT + redrive.topic_id, Kept(0, left))
@@ -391,7 +391,7 @@ class Redrives:
         logger.info("redrive %d of %s has ended: %s", number, redrive.topic, ended.state)
 
     async def _forget_old(self) -> None:
-        """Forget what ended long ago; the newest stays, because its number is the last."""
+        """Delete redrives that ended long ago; the newest stays, because it has the last number."""
         until_ms = self._keeper.host.wall_ms() - KEPT_MS
         for redrive in self._all()[:-1]:
             if redrive.has_ended and redrive.ended_ms < until_ms:
@@ -408,10 +408,11 @@ class Redrives:
 
 
 def after_redrive(before: int, sent_below: int, position: int, sent: int, skipped: int) -> tuple[int, int]:
-    """Return where the next redrive of a partition begins, and the first record before that which is still to be sent.
+    """Return where the next redrive of a partition begins, and the first earlier record that still has to be sent.
 
-    ``before``: where this one was to begin; ``sent_below``: what it left out below, because it was sent before.
-    ``position``: how far it came; ``sent``: how many records; ``skipped``: the first one that it left; -1 = none.
+    That record is -1 if there is none. ``before``: where this redrive was to begin. ``sent_below``: it left out records
+    below this offset, because they had been sent. ``position``: how far it came. ``sent``: how many records it sent.
+    ``skipped``: the first record that it left; -1 = none.
     """
     behind = max(sent_below, position) if sent else before
     if 0 <= skipped < behind:

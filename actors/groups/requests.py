@@ -1,4 +1,4 @@
-"""Requests on the wire turned into events of the group coordinator's machine. Used by its runner; keeps no state."""
+"""Makes events of the group coordinator's machine from requests on the wire. Used by its runner; keeps no state."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from raylog.protocol.permissions import sees_offset
 
 
 class GroupRequest(CoordinatorRequest, Protocol):
-    """A request, and where it comes from."""
+    """A request to a group coordinator, with the host of its sender."""
 
     @property
     def peer_host(self) -> str: ...
 
 
 NAMES: Final = {"group": "group_id", "generation": "generation_id", "instance_id": "group_instance_id"}
-"""Fields that the machine names without the prefix or suffix that Kafka's protocol gives them."""
+"""Fields that the machine names without the prefix or suffix of Kafka's protocol."""
 
 EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
     (
@@ -56,7 +56,7 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(groups.DELETE_GROUP, ev.DeleteGroupReceived, NAMES),
     )
 )
-"""How each request becomes an event; the shell answers the others itself."""
+"""How each request becomes an event; the shell answers all other requests itself."""
 
 
 def _places(rows: Sequence[groups.TopicPartitions]) -> list[tuple[str, str, int]]:
@@ -66,7 +66,7 @@ def _places(rows: Sequence[groups.TopicPartitions]) -> list[tuple[str, str, int]
 def event_for(request: GroupRequest, number: int, now_ms: int) -> ev.Event:
     """Return the event for a request; the machine will reply to ``number``.
 
-    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
+    Raises :class:`InvalidRequest` for an unknown method or malformed fields.
     """
     args = groups.GROUP_COORDINATOR.read_request(request.method, request.args)
     event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)

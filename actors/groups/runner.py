@@ -1,4 +1,4 @@
-"""Runs a group coordinator's machine: its own requests, and figures for the metrics. See the base class. Pure."""
+"""Runs a group coordinator's machine: adds its requests and metrics to the common runner of coordinators. Pure."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class GroupPorts(CoordinatorPorts[_RowT_co], Protocol[_RowT_co]):
 
 
 class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
-    """One load of a coordinator's groups."""
+    """One load of a group coordinator."""
 
     def __init__(self, machine: CoordinatorMachine, ports: GroupPorts[RowT]) -> None:
-        """``machine`` is a fresh one."""
+        """``machine``: a new one."""
         self._machine = machine
         super().__init__(machine, ports, event_for, {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)})
 
@@ -39,7 +39,7 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
     def topics_seen(
         self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int, *, feature_level: int
     ) -> None:
-        """Take the topic id and the number of partitions of each of these topics that exists."""
+        """Take topic id and number of partitions of those ``requested`` topics that exist."""
         self.feed(
             TopicsSeen(
                 cause="topics seen", now_ms=now_ms, requested=requested, topics=topics, feature_level=feature_level
@@ -47,5 +47,5 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
         )
 
     def census(self) -> list[GroupFigures]:
-        """Return the groups for the metrics; see :meth:`CoordinatorMachine.census`."""
+        """Return figures of the groups for the metrics; see :meth:`CoordinatorMachine.census`."""
         return self._machine.census()

@@ -1,6 +1,6 @@
 """The shell of a group coordinator: the groups that hash to one partition of the offsets topic.
 
-Runs in a ``GroupCoordinator`` actor. Its life is that of every coordinator (``actors/coordinators/server.py``).
+Runs in a ``GroupCoordinator`` actor. Its life cycle is that of every coordinator (``actors/coordinators/server.py``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _Runner = GroupCoordinatorRunner[Request, EncodedRow]
 
 
 class GroupCoordinatorServer(CoordinatorServer[_Runner]):
-    """One group coordinator, through as many loads as it takes, to shutdown."""
+    """One group coordinator, from its start through any number of loads to its end."""
 
     page: ClassVar[Endpoint] = GROUP_COORDINATOR
     metrics_method: ClassVar[str] = COORDINATOR_METRICS.name
@@ -44,7 +44,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
     def __init__(
         self, spec: CoordinatorSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]
     ) -> None:
-        """``on_fatal`` ends the process: a newer incarnation of this coordinator is registered."""
+        """``on_fatal`` ends the process, for example if a newer incarnation of this coordinator is registered."""
         super().__init__(spec, OFFSETS_TOPIC, find_controller=find_controller, on_fatal=on_fatal)
         self._wanted_topics: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -64,7 +64,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
         return _Runner(machine, self)
 
     def look_up_topics(self, topics: Sequence[str]) -> None:
-        """Fetch metadata for the runner; one look-up at a time, the topics of others wait for it."""
+        """Fetch metadata for the runner; one look-up at a time, and topics of later calls wait for the next one."""
         self._wanted_topics.update(topics)
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_up(), name=f"{self.spec.kind} topics")

@@ -1,1 +1,1 @@
-"""The replicated metadata log: the controller's side and the voters."""
+"""The replicated metadata log: the controller's side (the proposer) and the voters."""

@@ -1,4 +1,4 @@
-"""The metadata log in memory: its batches, each with the fields that the quorum needs. Pure."""
+"""Batches of the metadata log, each with the span (offsets and epoch) that the quorum needs. Pure."""
 
 from __future__ import annotations
 

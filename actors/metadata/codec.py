@@ -1,4 +1,4 @@
-"""Metadata records as record batches and back: one batch per decision, one record per metadata record (msgpack)."""
+"""Encodes and decodes metadata records: one batch per decision, one record per metadata record (msgpack)."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ _decoder = msgspec.msgpack.Decoder()
 
 
 def encoded(records: Sequence[MetadataRecord], now_ms: int | None = None) -> bytes:
-    """Return the records as one batch, without offset and epoch; ``now_ms`` is its time, None: that of the clock."""
+    """Return the records as one batch, without offset and epoch. ``now_ms``: its timestamp; None: the clock's time."""
     values: list[bytes | None] = [_encoder.encode(record.to_wire()) for record in records]
     return encode_batch(None, values, [wall_ms() if now_ms is None else now_ms] * len(values))
 
 
 def decoded(payload: bytes) -> Iterator[MetadataRecord]:
-    """Yield the records of batches in order; raises ValueError for one that a newer version wrote."""
+    """Yield the records of batches in order. Raises ValueError for a record that a newer release wrote."""
     for position, header in iter_headers(payload):
         for value in decode_batch(payload, position, header).values or []:
             yield record_from_wire(_decoder.decode(value or b""))
 
 
 def image_of(payloads: Iterable[bytes], image: MetadataImage | None = None) -> MetadataImage:
-    """Return the image that all records of the batches make together, on top of ``image`` if there is one."""
+    """Return the image after all records of the batches, applied to ``image`` or to an empty one."""
     image = MetadataImage() if image is None else image
     for payload in payloads:
         for record in decoded(payload):

@@ -1,8 +1,8 @@
 """The controller's metadata log on the voters: timers, connections and threads around :class:`QuorumRunner`.
 
-Owned by the controller's shell. ``open`` requests a promise from every running broker, adopts the best log that a
-majority of its voters holds, and returns the metadata in it; from then on a record is committed when a majority of
-voters has it on disk. When a controller with a higher epoch appears, this one has to end.
+Owned by the controller's shell. ``open`` requests a promise from every running broker, adopts the best log of a
+majority of its voters, and returns the metadata in it. From then on a record is committed when a majority of voters has
+it on disk. When a controller with a higher epoch appears, this one has to end.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ FindBrokers = Callable[[], Awaitable[Collection[int]]]
 
 TICK_S: Final = 0.05
 TICK_AT_REST_S: Final = 0.25
-"""Between ticks while nothing is under way: each costs a wake-up of the process. Half of the proposer's heartbeat."""
+"""Interval between ticks while nothing is under way: each tick wakes the process. Half of the proposer's heartbeat."""
 LOOK_S: Final = 0.5
-"""Interval at which a candidate looks for more brokers."""
+"""Interval at which a candidate looks for brokers."""
 CALL_TIMEOUT_S: Final = 2.0
 SNAPSHOT_BYTES_PER_S: Final = 4 << 20
-"""The lowest transfer rate of a snapshot before it is given up and sent again."""
+"""The lowest transfer rate of a snapshot; a slower transfer times out and is repeated."""
 
 
 class LogListener(Protocol):
@@ -52,13 +52,13 @@ class LogListener(Protocol):
         """Everything below ``end`` is committed."""
 
     def on_confirmed(self) -> None:
-        """A majority has confirmed that this controller led when it was questioned."""
+        """A majority of voters has answered a question: this controller led after it was put."""
 
     def on_failed(self, reason: str) -> None:
         """No further record can be committed: the controller has to end."""
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
-        """The log needs a record with this configuration."""
+        """The controller has to append a record with this configuration of voters."""
 
 
 class QuorumLog:
@@ -74,9 +74,9 @@ class QuorumLog:
         open_timeout_s: float,
         snapshot_bytes: int,
     ) -> None:
-        """``voters`` found a new cluster, and are queried first; the log, on any broker, names the current voters.
+        """``voters``: the founders of a new cluster, which are queried first; the log itself has the current voters.
 
-        ``snapshot_bytes`` is how much is appended before a snapshot replaces it.
+        ``snapshot_bytes``: how many bytes are appended before a snapshot replaces them.
         """
         self._numbers = tuple(voters)
         self._find_brokers = find_brokers
@@ -93,13 +93,13 @@ class QuorumLog:
         )
         self.runner = QuorumRunner(self._proposer, self._voters, self, snapshot_bytes=snapshot_bytes)
         self.founding: Mapping[str, str] = {}
-        """The voters to enter with the first batch, where the log names none."""
+        """The voters to record with the first batch, if the log has none yet."""
 
     async def open(self, listener: LogListener) -> tuple[MetadataImage, ControllerEpoch]:
-        """Get promises of a majority, adopt the best log, and return the metadata in it, with the epoch to begin.
+        """Get promises of a majority, adopt the best log, and return its metadata and the new controller epoch.
 
-        Raises :class:`DataDirectoryError` when too many voters have lost their logs, :class:`NotController` when a
-        majority does not answer in time or a newer controller is there.
+        Raises :class:`DataDirectoryError` when too many voters have lost their logs, :class:`NotController` when no
+        majority answers in time or a newer controller exists.
         """
         self._listener = listener
         self._won = asyncio.get_running_loop().create_future()
@@ -179,7 +179,7 @@ class QuorumLog:
 
 
 class _Voters:
-    """Connections to voters, and a task for each call: the runner's ports under asyncio."""
+    """The runner's ports under asyncio: connections to voters, and a task for each call."""
 
     def __init__(self, find_voter: FindVoter, secret: Secret) -> None:
         self._find_voter = find_voter
@@ -247,7 +247,7 @@ class _Voters:
         except (RaylogError, ConnectionFailed, OSError, TimeoutError) as error:
             logger.debug("voter %d did not answer %s: %s", voter, method, error)
             silent = self._connections.pop(voter, None) if isinstance(error, RequestTimedOut | TimeoutError) else None
-            if silent is not None:  # after a cut of the network, a new connection works long before the old one does
+            if silent is not None:  # after a network failure, a new connection works long before the old one does
                 silent.abort(f"{method} was not answered in time")
             return None
 

@@ -1,9 +1,9 @@
-"""Runs the proposer of the metadata quorum: requests to voters out, answers in, and the adopted log in memory.
+"""Runs the proposer of the metadata quorum: requests to voters, their answers, and the adopted log in memory.
 
-Called by :class:`raylog.actors.metadata.quorum_log.QuorumLog` with connections, and by the simulator with a virtual
-network. It reads the adopted log, seals what the controller appends, reports what is committed, and keeps the last
-snapshot with all batches behind it, to bring lagging, empty and future voters up to date. It has no event loop and no
-socket.
+Used by :class:`raylog.actors.metadata.quorum_log.QuorumLog` with connections, and by the simulator with a virtual
+network. It reads the adopted log, encodes what the controller appends, and reports what is committed. It keeps the last
+snapshot and all batches behind it, to bring voters up to date that lag, are empty, or are to join. It has no event loop
+and no socket.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 
 
 class VoterReply(Protocol):
-    """A voter's answer: :class:`raylog.rpc.Reply` under Ray, the answer of a virtual voter in the simulator."""
+    """A voter's reply: :class:`raylog.rpc.Reply` under Ray, the reply of a virtual voter in the simulator."""
 
     @property
     def args(self) -> Any:
@@ -65,21 +65,21 @@ class QuorumPorts(Protocol):
         """Send a request to a voter; ``answered`` is called once."""
 
     def send_snapshot(self, voter: int, args: Message, snapshot: MetadataSnapshot, answered: Answered) -> None:
-        """Send a snapshot to a voter, with a deadline that suits its size."""
+        """Send a snapshot to a voter, with a timeout that grows with its size."""
 
     def encode_snapshot(
         self, records: Sequence[MetadataRecord], end: int, epoch: int, taken: Callable[[MetadataSnapshot], None]
     ) -> None:
-        """Encode a snapshot. May take long."""
+        """Encode a snapshot, which may take long; ``taken`` gets it."""
 
 
 class QuorumListener(Protocol):
     """The owner of the log."""
 
     def on_won(self, image: MetadataImage, epoch: int, founding: Mapping[str, str]) -> None:
-        """This candidate leads ``epoch``; its log results in ``image``.
+        """This candidate leads ``epoch``; ``image`` is the result of its log.
 
-        The first batch has to begin the epoch, and to enter the voters ``founding`` unless there are none.
+        The first batch has to begin the epoch, and to record the voters ``founding`` if there are any.
         """
 
     def on_committed(self, end: int) -> None:
@@ -89,7 +89,7 @@ class QuorumListener(Protocol):
         """``confirmed_question`` has grown."""
 
     def on_voters(self, voters: Mapping[str, str]) -> None:
-        """The log needs a record with this configuration."""
+        """The owner has to append a record with this configuration of voters."""
 
     def on_failed(self, error: Exception) -> None:
         """No further record can be committed: the controller has to end."""
@@ -97,7 +97,7 @@ class QuorumListener(Protocol):
 
 @dataclass(slots=True)
 class _Reading:
-    """A log that is being read from its voter."""
+    """A log that is being read from a voter."""
 
     effect: ev.ReadHistory
     offset: int = 0
@@ -106,7 +106,7 @@ class _Reading:
 
 
 class _NoDisk:
-    """A proposer has no disk of its own."""
+    """The durability of a proposer, which has no disk of its own."""
 
     def end(self) -> int:
         return 0
@@ -121,8 +121,8 @@ class _NoDisk:
 class QuorumRunner:
     """One incarnation of a proposer, and its copy of the log.
 
-    Invariants: batches follow one another from the snapshot's end on; the machine's history lags behind them only while
-    a step's effects are carried out; a snapshot replaces batches only when all of them are committed.
+    Invariants: batches follow one another from the snapshot's end on; the machine's history is behind them only while
+    the effects of a step are carried out; a snapshot replaces batches only when all of them are committed.
     """
 
     def __init__(
@@ -134,15 +134,15 @@ class QuorumRunner:
         snapshot_bytes: int,
         send_bytes: int = SEND_BYTES,
     ) -> None:
-        """``snapshot_bytes`` is how much is appended, at least, before a snapshot replaces it.
+        """``snapshot_bytes``: the least number of bytes appended before a snapshot replaces them.
 
-        ``send_bytes`` is the most that one append sends, unless a single batch is larger.
+        ``send_bytes``: the most bytes that one append sends, unless a single batch is larger.
         """
         self.proposer = proposer
         self.snapshot_bytes = snapshot_bytes
         self._send_bytes = send_bytes
         self.snapshot: MetadataSnapshot | None = None
-        """Replaces everything before the first of the batches; None = the log starts with them."""
+        """The result of all records before the first of the batches; None = the log starts with the batches."""
         self.batches: list[Batch] = []
         self.answered: set[int] = set()
         """Voters that have answered."""
@@ -152,9 +152,9 @@ class QuorumRunner:
         self._listener = listener
         self._tail_bytes = 0
         self._taken: MetadataSnapshot | None = None
-        """The next snapshot, until everything in it is committed."""
+        """The next snapshot, while not everything in it is committed."""
         self._next: MetadataSnapshot | None = None
-        """The one that replaces the log's beginning at the event that is queued."""
+        """The snapshot that replaces the log's beginning when the queued event SnapshotTaken is stepped."""
         self._taking = False
         self._questions = 0
         self._image = MetadataImage()
@@ -186,7 +186,7 @@ class QuorumRunner:
 
     @property
     def committed_offset(self) -> int:
-        """The end of what a majority has on disk, in this epoch."""
+        """The offset below which a majority of voters has everything on disk."""
         return self.proposer.committed
 
     @property
@@ -194,7 +194,7 @@ class QuorumRunner:
         return 0 if self.snapshot is None else self.snapshot.end
 
     def append(self, records: Sequence[MetadataRecord], controller_epoch: int) -> None:
-        """Append records as one batch; the listener is called when a majority has it.
+        """Append records as one batch; the listener is called when a majority of voters has it.
 
         Raises :class:`NotController` when a newer controller has been seen.
         """
@@ -213,11 +213,11 @@ class QuorumRunner:
 
     @property
     def confirmed_question(self) -> int:
-        """The last of :meth:`question` that a majority has answered."""
+        """The number of the last :meth:`question` that a majority of voters has answered."""
         return self.proposer.confirmed
 
     def question(self) -> int:
-        """Question a majority whether it has promised no higher epoch; returns the number of the question.
+        """Query the voters whether a majority has promised no higher epoch; returns the number of the question.
 
         The listener is called when it is answered. Raises :class:`NotController` when a newer controller has been seen.
         """
@@ -228,22 +228,22 @@ class QuorumRunner:
         return number
 
     def offer(self, image: MetadataImage) -> None:
-        """Take a snapshot when enough was appended since the last one. It is used once all its records are committed.
+        """Take a snapshot when enough was appended since the last one; it is used once all its records are committed.
 
-        Enough is at least the size of a snapshot: else a large image would be written too often.
+        Enough is at least the size of the last snapshot: otherwise a large image would be written too often.
         """
         history = self.proposer.history
         least = self.snapshot_bytes if self.snapshot is None else max(self.snapshot_bytes, self.snapshot.size)
         if self._tail_bytes < least or self._taking or self.proposer.phase != "leading":
             return
         if not image.version == history.end == self.log_end_offset:
-            return  # a decision is still being written
+            return  # the image is ahead of the log, because a decision is still being appended
         self._taking = True
         epoch = history.epoch_before(image.version)
         self._ports.encode_snapshot(image.to_records(), image.version, epoch, self._snapshot_encoded)
 
     def want_voters(self, voters: Sequence[int]) -> None:
-        """Have these brokers vote: they are brought up to date, then entered one by one."""
+        """Begin to make these brokers the voters: they are brought up to date, then recorded one by one."""
         self._feed(ev.VotersWanted(now_ms=self._ports.now_ms(), voters=frozenset(voters)))
 
     # ------------------------------------------------------------ events
@@ -253,7 +253,7 @@ class QuorumRunner:
         self._feed(ev.Tick(now_ms=self._ports.now_ms()))
 
     def brokers_found(self, brokers: frozenset[int]) -> None:
-        """These brokers run, and any of them may hold the log."""
+        """Take which brokers run; any of them may hold the log."""
         self._feed(ev.BrokersFound(now_ms=self._ports.now_ms(), brokers=brokers))
 
     def end(self) -> None:
@@ -272,7 +272,7 @@ class QuorumRunner:
     # ------------------------------------------------------------ effects
 
     def _won(self, effect: ev.Won) -> None:
-        self._reading = None  # a better log may still be on its way: from now on this one is the log
+        self._reading = None  # a read that is still under way does not count any more
         logger.info("controller epoch %d: %d batches adopted", effect.epoch, len(self.batches))
         self._listener.on_won(self._image, effect.epoch, _by_name(effect.members))
 
@@ -370,7 +370,7 @@ class QuorumRunner:
         self._use_snapshot()
 
     def _use_snapshot(self) -> None:
-        """Replace the log's beginning once it is committed; after the running step, which may send it."""
+        """Replace the log's beginning once it is committed. It is queued: the running step may still send that part."""
         taken = self._taken
         if taken is not None and self._may_use(taken):
             self._taken, self._next = None, taken
@@ -442,7 +442,7 @@ class QuorumRunner:
 
 
 def _readable(payload: bytes) -> list[Batch]:
-    """Return the batches of a read; none when they are damaged, so that another voter is read."""
+    """Return the batches of a read; empty when they are damaged, so that another voter is read."""
     try:
         return split(payload)
     except CorruptBatch as damage:
@@ -455,7 +455,7 @@ def _history(found: wire.VoterPromiseReply | wire.VoterAppendReply) -> LogHistor
 
 
 def _expected(payload: bytes, effect: ev.ReadHistory) -> MetadataSnapshot | None:
-    """Return the snapshot that the promise described; None when this is not it."""
+    """Return the snapshot if it is the one that the voter's promise described; otherwise None."""
     try:
         snapshot = MetadataSnapshot.from_bytes(payload)
     except ValueError:

@@ -1,7 +1,7 @@
 """A snapshot of the metadata: the result of all records below an offset, as bytes with a checksum.
 
-Made by the controller, kept by voters in one file, sent as it is. The image's records follow as record batches; a CRC
-covers everything, because the snapshot replaces its records.
+Made by the controller, kept by voters in one file, and sent in the same form. After a header come the image's records
+as record batches. A CRC covers everything, because the snapshot replaces its records.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ SNAPSHOT: Final = "snapshot"
 BATCH_RECORDS: Final = 1_000
 _MAGIC: Final = b"RLMETA01"
 _HEAD: Final = struct.Struct(">8sqiqI")
-"""Magic, end offset, epoch of the last record, bytes of the batches, CRC-32C of the other fields and the batches."""
+"""Magic, end offset, epoch of the last record, bytes of the batches, CRC-32C of these fields and the batches."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataSnapshot:
-    """The result of the records below ``end``; ``epoch`` is the controller epoch of the last of them."""
+    """The result of the records below ``end``; ``epoch``: the controller epoch of the last of them."""
 
     end: int
     epoch: int
@@ -39,12 +39,12 @@ class MetadataSnapshot:
 
     @property
     def size(self) -> int:
-        """Bytes of its records."""
+        """Bytes of its record batches."""
         return len(self.batches)
 
     @classmethod
     def of(cls, records: Sequence[MetadataRecord], end: int, epoch: int, now_ms: int | None = None) -> Self:
-        """Encode an image's records, with the time of their batches; may run in a thread."""
+        """Encode an image's records; ``now_ms``: timestamp of the batches. May run in a thread."""
         left = iter(records)
         parts = []
         while chunk := list(islice(left, BATCH_RECORDS)):
@@ -52,16 +52,16 @@ class MetadataSnapshot:
         return cls(end, epoch, b"".join(parts))
 
     def image(self) -> MetadataImage:
-        """Return the image, at its version; raises ValueError for records that a newer version wrote."""
+        """Return the image at its version. Raises ValueError for records that a newer release wrote."""
         return MetadataImage.restore(self.end, decoded(self.batches))
 
     def to_bytes(self) -> bytes:
-        """Return the form for file and wire."""
+        """Return the form for the file and the wire."""
         return self._head(self._crc()) + self.batches
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Read that form; raises ValueError with the reason."""
+        """Parse that form. Raises ValueError with the reason."""
         if len(data) < _HEAD.size:
             raise ValueError(f"{len(data)} bytes are no metadata snapshot")
         magic, end, epoch, size, crc = _HEAD.unpack_from(data)
@@ -86,7 +86,7 @@ def write_snapshot(folder: Path, data: bytes) -> None:
 
 
 def read_snapshot(folder: Path) -> MetadataSnapshot | None:
-    """Return the snapshot of a voter's folder, None where there is none; raises :class:`LogDamaged`."""
+    """Return the snapshot in a voter's folder, or None. Raises :class:`LogDamaged`."""
     path = folder / SNAPSHOT
     try:
         data = read_bytes(path)

@@ -1,11 +1,16 @@
-"""A metadata voter: its machine, its copy of the metadata log, its promise, on a broker's disk.
+"""A metadata voter on a broker's disk: its machine, its copy of the metadata log, and its promise.
 
-Owned by :class:`~raylog.actors.metadata.voter_host.VoterHost`; only its thread calls it: everything here may block
-on the disk. All lies in the folder ``metadata`` of the broker's data directory, under that directory's lock: the log
-``__cluster_metadata-0`` (a partition log with controller epochs as leader epochs), ``snapshot`` (replaces the log's
-beginning), ``voter`` (identity and promise, durable), ``voter-end`` (the durable log end offset), and ``founder`` as
-long as nothing is written. A copy that is damaged, shorter than it was, or without its promise is set aside. The voter
-then restarts under another identity, which counts once a controller has entered it as a new voter.
+Owned by :class:`~raylog.actors.metadata.voter_host.VoterHost`; only its thread calls it, because everything here may
+block on the disk. All files are in the folder ``metadata`` of the broker's data directory, under that directory's lock:
+
+- ``__cluster_metadata-0``: the log, a partition log with controller epochs as leader epochs.
+- ``snapshot``: replaces the log's beginning.
+- ``voter``: identity and promise, durable.
+- ``voter-end``: the durable log end offset.
+- ``founder``: exists as long as nothing is written.
+
+A copy that is damaged, shorter than it was, or without its promise is set aside. The voter then begins again under
+another identity, which counts once a controller has recorded it as a new voter.
 """
 
 from __future__ import annotations
@@ -48,20 +53,20 @@ class Files:
     """A :class:`~raylog.actors.metadata.voter_runner.VoterDisk` on real files."""
 
     def __init__(self, folder: Path, files: VoterFiles, *, identity: str, holds_data: bool) -> None:
-        """``folder`` is the voter's; ``holds_data``: its data directory also has partitions of topics."""
+        """``folder``: the voter's; ``holds_data``: whether its data directory also has partitions of topics."""
         self._folder = folder
         self._identity = identity
         self._log = files.log
         self.holds_data = holds_data
         self.is_founder = is_founder(folder)
-        self._end_founding()  # a crash may have come before it
+        self._end_founding()  # a crash may have prevented it
 
     def end(self) -> int:
-        """Return the log's end."""
+        """Return the log end offset."""
         return self._log.log_end_offset
 
     def durable_end(self) -> int:
-        """Return how far the log is on disk."""
+        """Return the durable end offset."""
         return self._log.synced_end_offset
 
     def kick(self) -> None:
@@ -72,12 +77,12 @@ class Files:
         VoterState(self._identity, promise.epoch, promise.candidate, promise.trusted).write(self._folder)
 
     def truncate_to(self, to: int) -> None:
-        """Cut the log; first note that it is to be shorter."""
+        """Truncate the log, after noting its new end."""
         note_end(self._folder, to)
         self._log.truncate_to(to, wall_ms())
 
     def append(self, payload: memoryview, first: int) -> None:
-        """Append the batches from the ``first`` on, byte for byte."""
+        """Append the batches of a payload from number ``first`` on, byte for byte."""
         headers = list(iter_headers(payload))
         self._log.append_as_follower(payload[headers[first][0] :], wall_ms())
 
@@ -101,7 +106,7 @@ class Files:
         self._end_founding()
 
     def read(self, offset: int, end: int) -> bytes:
-        """Return at most :data:`READ_BYTES` of batches, or the whole snapshot."""
+        """Return batches from an offset on, at most :data:`READ_BYTES`; before the log's start, the whole snapshot."""
         if offset >= self._log.log_start_offset:
             return self._log.read(offset, READ_BYTES, end)
         snapshot = read_snapshot(self._folder)
@@ -123,7 +128,7 @@ class Voter:
     """One incarnation of a voter on real files."""
 
     def __init__(self, folder: Path, files: VoterFiles, holds_data: bool) -> None:
-        """Use :meth:`open`."""
+        """Call :meth:`open` instead."""
         state = files.state
         self.identity = uuid.uuid4().hex if state is None else state.identity
         self._files = Files(folder, files, identity=self.identity, holds_data=holds_data)
@@ -158,7 +163,8 @@ class Voter:
     def perform(self, orders: Sequence[Order]) -> list[Answer]:
         """Carry out requests in order, with one sync for all that can share it, and return their replies.
 
-        Raises storage errors and InvariantBroken: then this life is over, and none of these requests may be answered.
+        Raises storage errors and InvariantBroken: then this object has to be closed, and none of these requests may be
+        answered with success.
         """
         for order in orders:
             self._runner.take(order)
@@ -170,7 +176,7 @@ class Voter:
 
 
 def order_of(args: Message, payload: memoryview, number: int) -> Order:
-    """Return a ``voter_*`` request as the voter takes it in; raises :class:`InvalidRequest` for a wrong payload."""
+    """Return a ``voter_*`` request in the voter's form. Raises :class:`InvalidRequest` for a wrong payload."""
     event: ev.VoterEvent
     match args:
         case VoterPromiseRequest():
@@ -195,7 +201,7 @@ def order_of(args: Message, payload: memoryview, number: int) -> Order:
 
 
 def _offered(payload: memoryview, number: int, epoch: int, candidate: str) -> ev.SnapshotOffered:
-    """Return the event of a complete snapshot; raises :class:`InvalidRequest` for any other."""
+    """Return the event of a complete snapshot. Raises :class:`InvalidRequest` for any other payload."""
     try:
         snapshot = MetadataSnapshot.from_bytes(bytes(payload))
     except ValueError as wrong:
@@ -206,7 +212,7 @@ def _offered(payload: memoryview, number: int, epoch: int, candidate: str) -> ev
 
 
 def _spans(payload: memoryview, start: int) -> tuple[Span, ...]:
-    """Return the batches of an append; raises :class:`InvalidRequest` when they do not follow ``start``."""
+    """Return the spans of the batches of an append. Raises :class:`InvalidRequest` if they do not follow ``start``."""
     spans = [
         Span(header.base_offset, header.next_offset, header.partition_leader_epoch)
         for _, header in iter_headers(payload)

@@ -1,7 +1,7 @@
-"""The files of a metadata voter: its promise, its snapshot, its copy of the log, and how far that was on disk.
+"""The files of a metadata voter: its promise, its snapshot, its copy of the log, and the log's durable end.
 
-Used by the voter's shell. All of it lies in the folder ``metadata`` of a broker's data directory. A copy that is
-damaged, or that lacks something it had, is set aside as a whole: a partial copy is worse than none.
+Used by the voter's shell. All files are in the folder ``metadata`` of a broker's data directory. A copy that is
+damaged, or lacks something that it had, is set aside as a whole: an incomplete copy is worse than none.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STATE: Final = "voter"
 FOUNDER: Final = "founder"
 END: Final = "voter-end"
 LOG_CONFIG: Final = LogConfig(segment_bytes=1 << 20, retention_ms=-1, retention_bytes=-1, file_delete_delay_ms=0)
-"""Small segments, because only whole ones can be dropped after a snapshot."""
+"""Segments are small, because only whole segments can be dropped after a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class VoterState:
-    """The file ``voter``: which copy this is, what it promised, and whether a proposer has written to it."""
+    """The file ``voter``: the identity of this copy, its promise, and whether a proposer has written to it."""
 
     identity: str
     promised: int
@@ -42,13 +42,13 @@ class VoterState:
     trusted: bool
 
     def write(self, folder: Path) -> None:
-        """Put it on disk, durably."""
+        """Write it durably."""
         text = f"version=1\nidentity={self.identity}\npromised={self.promised}\ncandidate={self.candidate}\n"
         write_atomically(folder / STATE, f"{text}admitted={int(self.trusted)}\n".encode())
 
     @classmethod
     def read(cls, folder: Path) -> VoterState | None:
-        """Return the file's content; None where it is missing or unreadable."""
+        """Return the file's content; None if it is missing or unreadable."""
         found = read_text(folder / STATE)
         if found is None:
             return None
@@ -62,7 +62,7 @@ class VoterState:
 
 @dataclass(frozen=True, slots=True)
 class VoterFiles:
-    """The files found: the log, the result of it and the snapshot, and the promise."""
+    """What was found: the log, the history of snapshot and log together, and the promise."""
 
     log: PartitionLog
     history: LogHistory
@@ -70,7 +70,7 @@ class VoterFiles:
 
 
 def open_files(folder: Path) -> VoterFiles:
-    """Open a voter's folder; a copy that is not whole is set aside, and an empty one made in its place.
+    """Open a voter's folder; an incomplete copy is set aside, and an empty one made in its place.
 
     Raises storage errors other than damage.
     """
@@ -103,9 +103,9 @@ def open_files(folder: Path) -> VoterFiles:
 
 
 def make_founder(directory: Path) -> None:
-    """Make a new broker's directory one of those that found the cluster: its empty copy counts as the first log.
+    """Mark a new broker's directory as a founder's: its empty copy counts as the beginning of the log.
 
-    Only for the start that creates the cluster. The mark lies in the folder with the log, so that it is lost with it.
+    Only for the start that creates the cluster. The mark is in the folder of the log, so that it is lost with the log.
     """
     folder = directory / FOLDER
     make_folder(folder)
@@ -119,17 +119,17 @@ def is_founder(folder: Path) -> bool:
 
 
 def end_founding(folder: Path) -> None:
-    """Records are on disk: this copy may not found a cluster any more."""
+    """Remove the founder's mark, because records are on disk: this copy may no longer found a cluster."""
     remove(folder / FOUNDER)
 
 
 def note_end(folder: Path, end: int) -> None:
-    """Note the durable log end offset: a log found shorter has lost acknowledged records."""
+    """Note the durable log end offset: if the log is shorter at the next start, it has lost acknowledged records."""
     write_atomically(folder / END, b"%d\n" % end, durable=False)
 
 
 def drop_prefix(log: PartitionLog, to: int) -> None:
-    """Drop the records that the snapshot covers: whole segments now, the rest of one with a later snapshot."""
+    """Drop the records that the snapshot covers: whole segments now, the others with a later snapshot."""
     log.advance_log_start(to)
     now_ms = wall_ms()
     log.apply_retention(now_ms, to)
@@ -139,8 +139,8 @@ def drop_prefix(log: PartitionLog, to: int) -> None:
 def restart_log(folder: Path, log: PartitionLog, at: int) -> None:
     """Empty the log and continue it at ``at``.
 
-    Truncates first: were the start moved first, a crash could leave the end of another log behind the snapshot,
-    indistinguishable from one that belongs there.
+    It truncates first. If it moved the start first, a crash could leave the end of another log behind the snapshot,
+    which would look like one that belongs there.
     """
     note_end(folder, log.log_start_offset)
     now_ms = wall_ms()
@@ -150,7 +150,7 @@ def restart_log(folder: Path, log: PartitionLog, at: int) -> None:
 
 
 def _finish(folder: Path, log: PartitionLog, found: Found) -> None:
-    """Bring the log behind its snapshot, where a crash came in between."""
+    """Make the log begin at the end of its snapshot, if a crash has prevented that."""
     if found.restart_at is not None:
         restart_log(folder, log, found.restart_at)
     elif found.drop_before is not None:
@@ -158,7 +158,7 @@ def _finish(folder: Path, log: PartitionLog, found: Found) -> None:
 
 
 def _begin_again(folder: Path, why: str) -> VoterFiles:
-    """Keep the remains for operators, where Raylog does not read them again, and begin empty."""
+    """Move the incomplete copy to where Raylog does not read it, for operators, and begin with an empty one."""
     logger.error("the copy of the metadata log in %s is not whole and set aside: %s", folder, why)
     number = 1
     while exists(aside := folder.with_name(f"{folder.name}.damaged.{number}")):

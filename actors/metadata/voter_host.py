@@ -1,7 +1,7 @@
 """Gives a broker its metadata voter, in a thread of its own: a hanging disk must not block the broker.
 
-The thread opens the voter at the first request and opens it again after an error. Every broker can be a voter or become
-one; the controller knows which brokers are. Works before the broker is registered, because the controller can only
+The thread opens the voter at the first request, and opens it again after an error. Every broker can become a voter; the
+controller knows which brokers are voters. It works before the broker is registered, because the controller can only
 start when its voters reply.
 """
 
@@ -33,16 +33,17 @@ CLOSE_S: Final = 5.0
 
 
 REOPEN_MS: Final = 200
-"""Pause before a voter that failed twice in a row is opened again; it doubles with each further failure,"""
+"""Pause before a voter that failed twice in a row is opened again; it doubles with each further failure."""
 REOPEN_MAX_MS: Final = 5_000
-"""up to this."""
+"""Longest such pause."""
 REPORT_MS: Final = 60_000
-"""Pause between two errors in the log about a voter that goes on failing."""
+"""Interval between two log lines about a voter that keeps failing."""
 
 
 @dataclass(slots=True)
 class _Failures:
-    """How often a voter has failed in a row: a read-only disk stays so, and each opening reads all of the log."""
+    """Failures of a voter in a row. They delay its opening, because a read-only disk does not recover, and each opening
+    reads the whole log."""
 
     count: int = 0
     open_at_ms: int = 0
@@ -51,7 +52,7 @@ class _Failures:
     _reported_ms: int | None = None
 
     def failed(self, directory: Path, error: Exception, now_ms: int) -> None:
-        """Note a failure, and log it if that was not done a moment ago."""
+        """Note a failure, and log it at most once per REPORT_MS."""
         self.refusal = KafkaStorageError(f"The metadata voter's disk failed ({error}); check the disk.")
         pause_ms = min(REOPEN_MAX_MS, REOPEN_MS << min(self.count - 1, 16)) if self.count else 0
         self.count, self.open_at_ms = self.count + 1, now_ms + pause_ms
@@ -66,13 +67,13 @@ class _Failures:
             )
 
     def succeeded(self) -> None:
-        """The voter works."""
+        """Note that the voter works."""
         self.count, self.open_at_ms, self._reported_ms = 0, 0, None
 
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """None of these requests may count as carried out."""
+    """Requests that failed: none of them may be answered with success."""
 
     requests: list[int]
     error: KafkaStorageError
@@ -82,7 +83,7 @@ class VoterHost:
     """Owns the voter of one data directory; its broker holds the directory's lock."""
 
     def __init__(self, directory: Path) -> None:
-        """Nothing is opened, made or started before the first request."""
+        """Make it; nothing is opened or started before the first request."""
         self._directory = directory
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._requests: dict[int, Request] = {}
@@ -91,7 +92,7 @@ class VoterHost:
         self._closed = False
 
     def on_request(self, request: Request, args: Message) -> None:
-        """Take a ``voter_*`` request in; raises :class:`InvalidRequest` for a wrong payload."""
+        """Take a ``voter_*`` request. Raises :class:`InvalidRequest` for a wrong payload."""
         if self._closed:
             request.fail(NotController("This broker is stopping; repeat the request."))
             return
@@ -105,7 +106,7 @@ class VoterHost:
         self._orders.put(order)
 
     async def close(self) -> None:
-        """Close the voter; requests are refused from now on, and those that wait for the disk are dropped."""
+        """Close the voter. From now on requests are refused; those that wait for the disk are dropped."""
         self._closed = True
         self._requests.clear()
         if self._thread is not None:
@@ -143,7 +144,7 @@ class VoterHost:
                     voter = Voter.open(self._directory)
                 answers = [] if voter is None else voter.perform(orders)
             except (RaylogError, InvariantBroken, OSError, ValueError) as error:
-                # Memory and disk may differ now: this life ends, the next request opens the files again.
+                # Memory and disk may differ now. So the voter is closed, and the next request opens the files again.
                 failures.failed(self._directory, error, monotonic_ms())
                 _close(voter, is_whole=False)
                 voter = None
@@ -159,14 +160,14 @@ class VoterHost:
             loop.call_soon_threadsafe(call, what)
 
     def _take(self) -> tuple[list[Order], bool]:
-        """Wait for an order and return all that are there; True = the voter is to be closed then."""
+        """Wait for an order, and return all waiting ones; True: the voter has to be closed then."""
         orders: list[Order] = []
         order = self._orders.get()
         with suppress(Empty):
             while order is not None:
                 orders.append(order)
                 order = self._orders.get_nowait()
-            return [], True  # orders that wait at the end are dropped: their senders retry
+            return [], True  # orders that wait at the end are dropped, because their senders retry
         return orders, False
 
 

@@ -1,7 +1,7 @@
-"""Runs a metadata voter: requests in, effects on its disk in order, replies out once their content is durable.
+"""Runs a metadata voter: takes requests, writes to its disk in order, and replies once the content is durable.
 
-Called by :mod:`raylog.actors.metadata.voter` with real files, and by the simulator with a virtual disk. It opens no
-file and knows no thread.
+Used by :mod:`raylog.actors.metadata.voter` with real files, and by the simulator with a virtual disk. It opens no file
+and knows no thread.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VoterReply: TypeAlias = VoterPromiseReply | VoterAppendReply | VoterReadReply
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A decoded request to a voter; the event's ``request`` is its number."""
+    """A decoded request to a voter, and its payload; the event's ``request`` is its number."""
 
     event: ev.VoterEvent
     payload: memoryview
@@ -28,7 +28,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The reply to the request of that number."""
+    """The reply to the request with the number ``request``."""
 
     request: int
     args: VoterReply
@@ -36,7 +36,7 @@ class Answer:
 
 
 class VoterDisk(Durability, Protocol):
-    """One voter's files. Positions are offsets of its log; every method may block, and raises storage errors."""
+    """One voter's files. Positions are offsets of its log. Every method may block, and raises storage errors."""
 
     @property
     def holds_data(self) -> bool:
@@ -50,16 +50,16 @@ class VoterDisk(Durability, Protocol):
         """Write the promise durably."""
 
     def truncate_to(self, to: int) -> None:
-        """Cut the log."""
+        """Truncate the log."""
 
     def append(self, payload: memoryview, first: int) -> None:
-        """Append the batches of a payload from the ``first`` on."""
+        """Append the batches of a payload from number ``first`` on."""
 
     def save_snapshot(self, payload: memoryview, effect: ev.SaveSnapshot) -> None:
         """Replace the snapshot durably."""
 
     def drop_prefix(self, to: int) -> None:
-        """Drop records below ``to``: the snapshot has them."""
+        """Drop records below ``to``, because the snapshot has them."""
 
     def restart_at(self, at: int) -> None:
         """Empty the log durably, to continue at ``at``."""
@@ -68,14 +68,14 @@ class VoterDisk(Durability, Protocol):
         """Make everything appended so far durable."""
 
     def read(self, offset: int, end: int) -> bytes:
-        """Return batches from ``offset`` on, none beyond ``end``; the snapshot where the log starts above ``offset``.
+        """Return batches from ``offset`` up to ``end``; the snapshot if the log starts above ``offset``.
 
-        Empty when there is nothing.
+        Empty when there is nothing to return.
         """
 
 
 class VoterRunner:
-    """One incarnation of a voter. Any error ends it: memory and disk may differ afterwards."""
+    """One incarnation of a voter. Any error ends it, because memory and disk may differ afterwards."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class VoterRunner:
         self._disk = disk
         self._answer = answer
         self._payload = memoryview(b"")
-        """What came with the order that is being carried out."""
+        """The payload of the order that is being carried out."""
         self._runner: Runner[ev.VoterEvent, ev.VoterEffect] = Runner(
             machine.step,
             {
@@ -114,12 +114,12 @@ class VoterRunner:
         return self._runner.is_over
 
     def take(self, order: Order) -> None:
-        """Carry out one request; its reply follows now or at a later :meth:`release`. Not from inside ``answer``."""
+        """Carry out one request; its reply follows now or at a later :meth:`release`. ``answer`` must not call this."""
         self._payload = order.payload
         self._runner.feed(order.event)
 
     def release(self) -> None:
-        """Send the replies that wait for state which is durable now."""
+        """Send the replies whose state is durable now."""
         self._runner.release()
 
     def end(self) -> None:
@@ -129,7 +129,7 @@ class VoterRunner:
     # ------------------------------------------------------------ effects
 
     def _settle(self) -> None:
-        """Before a truncation: waiting replies describe the present log, and a read has to find it."""
+        """Send the waiting replies before a truncation: they describe the present log, and a read needs it."""
         if self._runner.waits_for_disk:
             self._disk.sync()
             self._runner.settle()

@@ -1,1 +1,1 @@
-"""Metrics for operators: counters in each process, one page per node, machine-readable logs."""
+"""Metrics for operators: counters in each process, and one HTTP page per node."""

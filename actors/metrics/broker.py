@@ -1,4 +1,4 @@
-"""A broker's own metrics, and whether it and its replicas serve. Owned by the broker's shell, made on demand."""
+"""A broker's metrics and readiness, with those of its replicas. Owned by the broker's shell, collected on demand."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from raylog.core.metrics.families import BrokerView, ReplicaFigures, broker_fami
 from raylog.rpc import RpcServer, Secret
 
 DISK_FULL_BYTES: Final = 1 << 20
-"""With less room than for a batch of the default size a disk counts as full."""
+"""A disk counts as full when it has no room for a batch of the default size."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLooks:
-    """What the metrics need of their broker, as of now."""
+    """What the metrics need from their broker; functions return the present value."""
 
     folder: Path
     secret: Secret = field(repr=False)
@@ -44,7 +44,7 @@ class BrokerLooks:
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:
-    """Metrics of one broker, and why it is not ready; no reason = it is."""
+    """Metrics of one broker, and the reasons why it is not ready; without reasons it is ready."""
 
     families: list[Family]
     reasons: list[str]
@@ -55,10 +55,10 @@ class BrokerReport:
 
 
 class BrokerMetrics:
-    """Metrics of one broker and its replicas, cached for a second."""
+    """Metrics of one broker and its replicas; a report is cached for a second."""
 
     def __init__(self, looks: BrokerLooks) -> None:
-        """Queries no process before the first :meth:`report`."""
+        """Make it; no process is queried before the first :meth:`report`."""
         self._looks = looks
         self._changes = PartitionChanges()
         self._inquiries = Inquiries(looks.secret)
@@ -70,7 +70,7 @@ class BrokerMetrics:
         self._inquiries.close()
 
     def begin(self, image: MetadataImage) -> None:
-        """Count changes of partitions from here on: the metadata was read from scratch."""
+        """Count changes of partitions from this image on, because the metadata was read from scratch."""
         self._changes.broker = self._looks.broker()
         self._changes.begin(image)
 
@@ -79,7 +79,7 @@ class BrokerMetrics:
         self._changes.note((record,))
 
     async def report(self) -> BrokerReport:
-        """Return metrics and readiness, a second old at most. Ends within six seconds or so."""
+        """Return metrics and readiness, at most a second old. Takes about six seconds at most."""
         return await self._held.get()
 
     async def _look(self) -> BrokerReport:
@@ -125,9 +125,10 @@ def unready(
     replicas: Mapping[TopicPartition, ReplicaFigures | None],
     disk: tuple[int, int] | None,
 ) -> list[str]:
-    """Return why a broker is not ready: the controller does not know it, or a placed replica neither leads nor follows.
+    """Return the reasons why a broker is not ready. Pure.
 
-    Or its log is damaged, and not copied again yet, or the disk has no room. Pure.
+    It is not registered, its disk is full, or a replica does not answer, neither leads nor follows, or has a damaged
+    log that was not copied again yet.
     """
     reasons = [] if is_registered else [f"broker {broker} is not registered with the controller"]
     if disk is not None and disk[0] < DISK_FULL_BYTES:

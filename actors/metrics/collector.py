@@ -1,7 +1,7 @@
-"""Requests metrics from processes on a scrape: replicas of this broker, coordinators, other brokers.
+"""Requests metrics from processes at a scrape: replicas of this broker, coordinators, other brokers.
 
-Connections are made at the first request and kept. Replies are cached for a second, so that scrapers and health checks
-together cost one request a second at most. A process without a timely reply is left out, and tried again later.
+Connections are made at the first request, and kept. Replies are cached for a second, so that scrapes and health checks
+together send at most one request a second to each process. A process that does not reply in time is left out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 Endpoint = tuple[str, int]
 ANSWER_S: Final = 3.0
-"""Timeout for all replies together; the first connection may take as long again."""
+"""Timeout for all replies together; connecting may take as long again."""
 HOLDS_MS: Final = 900
-"""Less than a second, so that a scrape a second never meets the one before."""
+"""How long a result is cached. Less than a second, so that a scrape every second always gets a new result."""
 DIALS_AT_ONCE: Final = 16
 NONE_DOZES: Final[Mapping[str, DozingReplica]] = MappingProxyType({})
 Answer = TypeVar("Answer")
@@ -44,7 +44,7 @@ class Inquiries:
     """Connections to the processes that report metrics, made when needed."""
 
     def __init__(self, secret: Secret) -> None:
-        """``secret`` is the cluster's."""
+        """``secret``: the cluster's."""
         self._secret = secret
         self._connections: dict[Endpoint, Connection] = {}
         self._dials = asyncio.Semaphore(DIALS_AT_ONCE)
@@ -56,16 +56,16 @@ class Inquiries:
             connection.close("no more looks")
 
     def keep(self, endpoints: Iterable[Endpoint]) -> None:
-        """Close connections to processes that are no longer where they were."""
+        """Close connections to all other endpoints: their processes have moved or ended."""
         for endpoint in set(self._connections) - set(endpoints):
             self._connections.pop(endpoint).close("moved away")
 
     async def call(
         self, requests: Mapping[Endpoint, tuple[str, object]], timeout_s: float | None = None
     ) -> dict[Endpoint, object]:
-        """Call a method (with its arguments) at each endpoint; returns the answers that came in time.
+        """Call a method, with its arguments, at each endpoint; returns the answers that came in time.
 
-        ``timeout_s``: for connecting, and again for the answers; default :data:`ANSWER_S`.
+        ``timeout_s``: for connecting, and again for the answers; None = :data:`ANSWER_S`.
         """
         timeout_s = ANSWER_S if timeout_s is None else timeout_s
         missing = [name for name in requests if name not in self._connections or self._connections[name].is_closed]
@@ -96,7 +96,7 @@ class Inquiries:
                 logger.debug("no figures from %s: %s", endpoint, error)
                 return
         known = self._connections.get(endpoint)
-        if known is not None and not known.is_closed:  # another look was faster
+        if known is not None and not known.is_closed:  # another call was faster
             connection.close("there is one already")
         else:
             self._connections[endpoint] = connection
@@ -106,7 +106,7 @@ class Held(Generic[Answer]):
     """A result cached for a second; concurrent callers share one collection."""
 
     def __init__(self, look: Callable[[], Awaitable[Answer]]) -> None:
-        """``look`` must end by itself; what it raises reaches those that share it."""
+        """``look`` collects a result, and must have a timeout of its own. Its errors reach the caller, uncached."""
         self._look = look
         self._lock = asyncio.Lock()
         self._found: tuple[int, Answer] | None = None
@@ -122,7 +122,7 @@ class Held(Generic[Answer]):
 
 
 def places_of(image: MetadataImage, broker: int) -> dict[TopicPartition, Endpoint | None]:
-    """Return where the replicas of a broker run by the metadata, or None; of partitions that sleep none should."""
+    """Return the endpoints of a broker's replicas by the metadata; None: not running. Sleeping ones are left out."""
     places: dict[TopicPartition, Endpoint | None] = {}
     for topic in image.topics.values():
         for state in topic.partitions:
@@ -137,19 +137,19 @@ def _name_of(image: MetadataImage, partition: TopicPartition, broker: int) -> st
 
 
 class ReplicaCollector:
-    """Figures of one broker's replicas, and the sums of what they counted."""
+    """Collects the metrics of one broker's replicas, and sums their counters over their processes."""
 
     def __init__(self, inquiries: Inquiries) -> None:
-        """``inquiries`` stays its owner's to close."""
+        """``inquiries`` is closed by its owner."""
         self._inquiries = inquiries
         self.totals = Totals(born_ms=monotonic_ms())
 
     async def look(
         self, image: MetadataImage, broker: int, dozing: Mapping[str, DozingReplica] = NONE_DOZES
     ) -> dict[TopicPartition, ReplicaFigures | None]:
-        """Request metrics of all replicas of the broker; None = the replica does not run or did not answer.
+        """Request the metrics of all replicas of the broker; None: the replica does not run or did not answer.
 
-        Those that doze are not continued for that: their last report holds.
+        Dozing replicas are not continued for that: their last report is used.
         """
         places = places_of(image, broker)
         running = {place: partition for partition, place in places.items() if place is not None}

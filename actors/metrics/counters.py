@@ -1,4 +1,4 @@
-"""Counters of a replica's process: plain integers, raised once a batch and read when there is a scrape."""
+"""Counters of a replica's process: plain integers, increased once per batch and read at a scrape."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylog.core.metrics.usage import Usage
 
 
 class ReplicaCounters:
-    """What one life of a replica has done. Every figure only grows."""
+    """What a replica's process has done since its start. Every number only grows."""
 
     __slots__ = (
         "batches_in",
@@ -39,36 +39,36 @@ class ReplicaCounters:
     def __init__(self) -> None:
         self.born_ms = time.monotonic_ns() // 1_000_000
         self.batches_in = 0
-        """Batches that producers appended; those of a repeated request count once."""
+        """Batches that producers appended; a batch of a repeated request counts once."""
         self.records_in = 0
         self.bytes_in = 0
         self.bytes_out = 0
-        """Bytes of answers to consumers, those included that a consumer on this machine reads from the files."""
+        """Bytes of answers to consumers, including those that a consumer on this machine reads from the files."""
         self.fetches = 0
         """Answers to consumers."""
         self.replication_bytes_in = 0
         self.replication_bytes_out = 0
         self.cleanings = 0
-        """Cleanings whose result was put in place; the next four are about them alone."""
+        """Cleanings whose result was put in place; the next four counters are about these."""
         self.cleaner_bytes_read = 0
         self.cleaner_bytes_written = 0
         self.cleaner_records_removed = 0
         self.cleaner_ms = 0
-        """How long they took, waiting for the throttle included."""
+        """How long they took in milliseconds, including waits for the throttle."""
         self.cleaner_failures = 0
         """Cleanings that ended with an error."""
         self.scrub_passes = 0
-        """Passes of the scrub over the log; the next three are about them alone."""
+        """Passes of the scrub over the log; the next three counters are about these."""
         self.scrub_bytes = 0
         self.scrub_damages = 0
         self.scrub_remade = 0
-        """Indexes and other small files that were made again."""
+        """Indexes and other small files that were rebuilt."""
         self.produce = LatencyHistogram()
         """From the arrival of a produce request until it is acknowledged (acks 1 and all)."""
         self.fetch = LatencyHistogram()
-        """From the arrival of a consumer's fetch until its answer; waiting for records included, as in Kafka."""
+        """From the arrival of a consumer's fetch until its answer, including the wait for records, as in Kafka."""
         self.flush = LatencyHistogram()
-        """Syncs to disk; observed in the thread that syncs."""
+        """Duration of syncs to disk; observed in the thread that syncs."""
 
     def to_wire(self) -> dict[str, object]:
         """Return the msgpack form, read by :func:`reading_from_wire`."""
@@ -92,7 +92,7 @@ class ReplicaCounters:
         }
 
     def _scrub_counters(self) -> dict[str, int]:
-        """Only a replica that has scrubbed its log reports them."""
+        """The counters of the scrub, which only a replica that has scrubbed its log reports."""
         return {
             "scrub_passes": self.scrub_passes,
             "scrub_bytes": self.scrub_bytes,
@@ -101,7 +101,7 @@ class ReplicaCounters:
         }
 
     def _cleaner_counters(self) -> dict[str, int]:
-        """Only a replica that has cleaned reports them."""
+        """The counters of the cleaner, which only a replica that has cleaned its log reports."""
         return {
             "cleanings": self.cleanings,
             "cleaner_bytes_read": self.cleaner_bytes_read,
@@ -113,7 +113,7 @@ class ReplicaCounters:
 
 
 def reading_from_wire(row: object, usage: Usage) -> Reading:
-    """Read the counters of a process; unknown names are kept, missing ones count as 0. Raises ValueError."""
+    """Parse the counters of a process; unknown names are kept, missing ones count as 0. Raises ValueError."""
     try:
         if not isinstance(row, dict):
             raise TypeError(f"{row!r:.80} is no mapping")

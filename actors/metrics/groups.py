@@ -1,7 +1,8 @@
-"""Requests the groups of one node's coordinators, and from the partitions' leaders the offsets for the lag.
+"""Collects metrics of groups: from the coordinators of one node, and for the lag from the partitions' leaders.
 
-A coordinator runs on one node, and only that node's page has its groups, so that each group is reported once. When it
-ends because they are not used, the page keeps them, so that a group whose members have all stopped does not vanish.
+A coordinator runs on one node, and only that node's page has its groups, so each group is reported once. When a
+coordinator ends because it is not used, the page keeps its groups: a group whose members have all stopped does not
+vanish.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class GroupFigures:
     """Metrics of the groups with a coordinator on this node."""
 
     def __init__(self, inquiries: Inquiries) -> None:
-        """``inquiries`` stays its owner's to close."""
+        """``inquiries`` is closed by its owner."""
         self._inquiries = inquiries
         self._ends = EndHistory()
         self._resting = RestingGroups()
 
     async def families(self, image: MetadataImage, host: str) -> list[Family]:
-        """Return the metrics of the groups of the coordinators that run at this address, or last did."""
+        """Return the metrics of the groups whose coordinators run at this address, or did so last."""
         resting = self._resting.groups(image.coordinators.values())
         groups = [group.of_topics(lambda name, topic_id: image.topic(name, topic_id) is not None) for group in resting]
         here: dict[Endpoint, Coordinator] = {
@@ -77,7 +78,7 @@ class GroupFigures:
         return [*families, *group_families(groups, lags)]
 
     async def _see_ends(self, image: MetadataImage, lowest: Mapping[TopicPartition, int]) -> None:
-        """Note the logs' ends, and their starts where a group is behind. ``lowest``: committed offsets."""
+        """Note the logs' ends, and their starts if a group is behind. ``lowest``: the lowest committed offsets."""
         leaders: dict[Endpoint, tuple[TopicPartition, PartitionState]] = {}
         for partition in lowest:
             state = image.partition(partition)
@@ -112,7 +113,7 @@ class GroupFigures:
 
 
 def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCensus]:
-    """Read the groups of a coordinator; offsets of topics and partitions that there are not are left out.
+    """Parse the groups of a coordinator; offsets of topics and partitions that do not exist are left out.
 
     Raises ValueError.
     """
@@ -125,7 +126,7 @@ def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCen
         ids: dict[str, str] = {}
         for topic_id, topic, partition, offset, *_ in offsets:
             found = image.topic(topic, topic_id or None)
-            # A commit may name partitions that there are not: they must not become labels of the page.
+            # A commit may name partitions that do not exist: these must not become labels of metrics.
             if found is not None and 0 <= partition < len(found.partitions):
                 known[TopicPartition(topic, partition)] = offset
                 ids[topic] = found.topic_id

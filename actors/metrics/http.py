@@ -1,9 +1,11 @@
 """A small HTTP/1.1 server for pages about a process: GET and HEAD only, for monitoring systems and health checks.
 
-Hardened against slow, broken and hostile clients: each connection has one deadline for its request and one for its
-answer, at most ``MAX_HEAD_BYTES`` are read before a request is complete, a request has no body, and at most
-``MAX_CONNECTIONS`` are open. A new one takes the place of the one whose request has not come for longest; if all wait
-for answers, there are ``HEALTH_CONNECTIONS`` more for health checks, and what is beyond those is closed at once.
+It is hardened against slow, broken and hostile clients:
+
+- Each connection has a deadline for its request, and one for its answer.
+- At most ``MAX_HEAD_BYTES`` are read before a request is complete, and a request has no body.
+- At most ``MAX_CONNECTIONS`` are open. A new connection replaces the one that has been without a request for longest.
+  If all wait for answers, there are ``HEALTH_CONNECTIONS`` more for health checks; any others are closed at once.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ logger = logging.getLogger(__name__)
 MAX_HEAD_BYTES: Final = 8192
 MAX_CONNECTIONS: Final = 64
 HEALTH_CONNECTIONS: Final = 16
-"""Places beyond those, in which only ``HEALTH_PATHS`` are answered."""
+"""Further connections, on which only ``HEALTH_PATHS`` are answered."""
 HEALTH_PATHS: Final = ("/healthz", "/readyz")
 REQUEST_S: Final = 5.0
-"""Time for a complete request, from the connection or from the last answer on."""
+"""Time for a complete request, counted from the connection or from the last answer."""
 ANSWER_S: Final = 10.0
 """Time for making an answer, and again for sending it."""
 REQUESTS_PER_CONNECTION: Final = 1000
@@ -43,7 +45,7 @@ class Page:
 
 
 Handler = Callable[[str], Awaitable[Page]]
-"""Makes the page of a path without its query; what it raises becomes status 500."""
+"""Makes the page of a path, which comes without its query; an error becomes status 500."""
 
 
 def json_page(status: HTTPStatus, content: object) -> Page:
@@ -57,7 +59,7 @@ def text_page(status: HTTPStatus, text: str) -> Page:
 
 
 class BadRequest(Exception):
-    """A request that gets an error and ends its connection."""
+    """A bad request: it gets an error as answer, and its connection is closed."""
 
     def __init__(self, status: HTTPStatus, reason: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
@@ -69,14 +71,14 @@ class HttpServer:
     """Serves pages on one address until it is closed."""
 
     def __init__(self, handler: Handler) -> None:
-        """Nothing listens before :meth:`start`."""
+        """Make it; it does not listen before :meth:`start`."""
         self._handler = handler
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self._places: set[asyncio.StreamWriter] = set()
-        """Connections that are neither cut nor over."""
+        """Connections that are open and were not given up."""
         self._silent: dict[asyncio.StreamWriter, None] = {}
-        """Those of them whose request has not come, the one for which that is so longest first."""
+        """Connections whose request has not come yet, the one that has waited longest first."""
 
     @property
     def open_connections(self) -> int:
@@ -84,7 +86,7 @@ class HttpServer:
         return len(self._connections)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns host and port. Raises OSError when the address is taken or none of this machine's."""
+        """Listen; returns host and port. Raises OSError when the address is taken, or not one of this machine's."""
         self._server = await asyncio.start_server(self._accepted, host, port, limit=MAX_HEAD_BYTES)
         name = self._server.sockets[0].getsockname()
         return str(name[0]), int(name[1])
@@ -115,7 +117,7 @@ class HttpServer:
         task.add_done_callback(self._connections.discard)
 
     def _give_up(self, writer: asyncio.StreamWriter) -> None:
-        """Free a connection's place, and cut it; its task ends soon."""
+        """Free a connection's place, and abort it; its task ends soon."""
         self._silent.pop(writer, None)
         self._places.discard(writer)
         writer.transport.abort()
@@ -184,7 +186,7 @@ async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
 
 
 def _parsed(head: bytes) -> tuple[str, str, bool]:
-    """Return method, path without query, and whether the connection stays open; raises :class:`BadRequest`."""
+    """Return method, path without query, and whether the connection stays open. Raises :class:`BadRequest`."""
     first, *rest = head[:-4].split(b"\r\n")
     found = _REQUEST_LINE.match(first)
     if found is None:

@@ -1,9 +1,9 @@
-"""The page of a node: HTTP on one fixed port, for all brokers of the cluster on this machine.
+"""The metrics page of a node: HTTP on one fixed port, for all brokers of the cluster on this machine.
 
-The port belongs to the node. The first broker that binds it serves the page, and collects the metrics of the other
-brokers at this address, of the controller and of the coordinators that run here. While another process has the port, a
-broker retries every other second and takes over when it becomes free. Processes on other nodes are on their pages, so
-that the sum over all pages counts everything once.
+The first broker that binds the port serves the page. It collects the metrics of the other brokers at this address, and
+of the controller and the coordinators that run here. While another process has the port, a broker retries every two
+seconds, and takes over when the port becomes free. Processes on other nodes are on the pages of those nodes, so the sum
+over all pages counts everything once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ logger = logging.getLogger(__name__)
 
 SETTLE_S: Final = 2.0
 FIRST_S: Final = 0.1
-"""While it is not known where the page should be: a new broker, until the controller is found."""
+"""Pause between two tries while a new broker does not know yet, before it finds the controller, where its page is."""
 CONTROLLER_S: Final = 1.0
 BROKER_S: Final = 7.0
-"""Timeout for another broker's report, in which it queries its replicas."""
+"""Timeout for another broker's report, for which it queries its replicas."""
 NOTE: Final = "metrics.address"
-"""File in the data directory: where the page was last, for the time before the controller is found."""
+"""File in the data directory with the last address of the page, for the time before the controller is found."""
 INDEX: Final = """Raylog, broker {broker}
 
 /metrics   figures for Prometheus
@@ -55,10 +55,10 @@ Address = tuple[str, int]
 
 
 class NodePage:
-    """Serves the page of this node while this broker has the port."""
+    """Serves the page of this node, while this broker has the port."""
 
     def __init__(self, server: BrokerServer) -> None:
-        """``server`` is the broker of this process."""
+        """``server``: the broker of this process."""
         self._server = server
         self._inquiries = Inquiries(server.spec.secret)
         self._groups = GroupFigures(self._inquiries)
@@ -66,11 +66,11 @@ class NodePage:
         self._page: Held[bytes] = Held(self._metrics)
         self._http: HttpServer | None = None
         self._served: Address | None = None
-        """Address requested and served, with the port's number in the configuration."""
+        """The configured address, once it is served (or port 0: not to be served)."""
         self._complained: Address | None = None
         self._task: asyncio.Task[None] | None = None
         self.endpoint: Address | None = None
-        """Where the page is; None while another process has the port, or there is none."""
+        """The address of the page; None while another process has the port, or pages are off."""
 
     def start(self) -> None:
         """Begin to serve, or to wait for the port; returns at once."""
@@ -85,7 +85,7 @@ class NodePage:
         self._inquiries.close()
 
     def state(self) -> tuple[str, str]:
-        """Return "on" and where this broker serves the page, "taken" and the port, "off", or "unknown" at first."""
+        """Return state and address of the page: "on", "taken" by another process, "off", or "unknown" at first."""
         if self.endpoint is not None:
             host, port = self.endpoint
             return "on", f"{host}:{port}"
@@ -97,7 +97,7 @@ class NodePage:
         while True:
             try:
                 await self._settle()
-            except Exception:  # a page that cannot be served keeps no broker from working
+            except Exception:  # any error: a broker works without its page
                 logger.exception("the page of this node is not served, trying again")
             await asyncio.sleep(FIRST_S if self.state()[0] == "unknown" else SETTLE_S)
 
@@ -127,7 +127,7 @@ class NodePage:
             await http.close()
 
     async def _wanted(self) -> Address | None:
-        """Return where the page should be; None while that is not known."""
+        """Return the address that the page should have; None while that is not known."""
         note = self._server.spec.folder / NOTE
         if not self._server.image.version:
             return await asyncio.to_thread(_read_note, note)
@@ -136,7 +136,7 @@ class NodePage:
         host = {"loopback": "127.0.0.1", "node": own, "all": "0.0.0.0"}[config.metrics_listen]
         wanted = host, config.metrics_port
         if wanted != self._served:
-            with suppress(OSError):  # without the note the page comes back a little later after the next start
+            with suppress(OSError):  # without the note, the page is back a little later after the next start
                 await asyncio.to_thread(_write_note, note, wanted)
         return wanted
 
@@ -179,7 +179,7 @@ class NodePage:
         return render(families).encode(errors="replace")
 
     async def _reports(self) -> list[BrokerReport]:
-        """Return the reports of all brokers here; one that does not answer has none but a reason."""
+        """Return the reports of all brokers here; for one that does not answer, a report with the reason alone."""
         own, others = await asyncio.gather(self._server.metrics.report(), self._others())
         return [own, *others]
 
@@ -206,7 +206,7 @@ class NodePage:
         return reports
 
     async def _controller(self) -> list[Family]:
-        """Return the controller's metrics where it runs on this node."""
+        """Return the controller's metrics if it runs on this node."""
         link = self._server.link
         if link.place is None or link.place[0] != self._server.endpoint[0] or not link.is_connected:
             return [active_controller(0)]

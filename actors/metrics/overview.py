@@ -1,7 +1,7 @@
-"""The first page of a node, for people: what is wrong, and the figures of topics and groups. Pure.
+"""The front page of a node, for people: what is wrong, and the main metrics of topics and groups. Pure.
 
-Made of the same figures as `/metrics`, so a first look needs neither Prometheus nor Grafana. A browser loads it again
-every few seconds; rates are those since the page was made before.
+It is made of the same metrics as `/metrics`, so a first look needs neither Prometheus nor Grafana. A browser reloads it
+every few seconds; rates are averages since the page was last made.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylog.core.metrics.exposition import Family
 
 REFRESH_S: Final = 5
 RATE_MIN_S: Final = 1.0
-"""Two pages closer together have the same rates."""
+"""Shortest time over which rates are computed; pages made sooner repeat the rates."""
 PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="{refresh}"><title>Raylog</title>
 <style>
@@ -41,14 +41,14 @@ pre {{ color: #555 }}
 
 @dataclass(slots=True)
 class Overview:
-    """Makes the page, and keeps what the rates of the next one need."""
+    """Makes the page, and keeps the counters from which the next page computes its rates."""
 
     _last_s: float = 0.0
     _last: dict[str, float] = field(default_factory=dict)
     _rates: dict[str, float] = field(default_factory=dict)
 
     def page(self, families: Iterable[Family], reasons: Sequence[str], index: str, now_s: float) -> str:
-        """Return the page."""
+        """Return the page as HTML. ``now_s``: a monotonic time in seconds."""
         found: dict[str, Family] = {}
         for family in families:  # each broker of the node has families of its own
             known = found.get(family.name)
@@ -57,7 +57,7 @@ class Overview:
         records = _by(found, "kafka_server_brokertopicmetrics_messagesin_total", "topic")
         passed_s = now_s - self._last_s
         if passed_s >= RATE_MIN_S:
-            # A counter that went back began again, in another process.
+            # A counter that went back has begun again, in another process.
             self._rates = {
                 topic: max(0.0, count - self._last[topic]) / passed_s
                 for topic, count in records.items()

@@ -1,4 +1,4 @@
-"""What this process uses, and how full its disk is. Reads ``/proc`` and the file system."""
+"""Measures what this process uses, and how full its disk is. Reads ``/proc`` and the file system."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def usage_of(server: RpcServer) -> Usage:
     }
     try:
         figures["resident_memory_bytes"] = int(Path("/proc/self/statm").read_bytes().split()[1]) * PAGE_BYTES
-        figures["open_fds"] = len(os.listdir("/proc/self/fd")) - 1  # the listing's own
-    except OSError:  # no /proc on this system: the figures are left out
+        figures["open_fds"] = len(os.listdir("/proc/self/fd")) - 1  # without the descriptor of the listing itself
+    except OSError:  # no /proc on this system: these numbers are left out
         pass
     return Usage(figures=figures, refusals=dict(server.refusals))
 
 
 def unsent_bytes(connections: Iterable[Connection]) -> int:
-    """Return the bytes that wait in the send queues of some connections."""
+    """Return the bytes in the send queues of these connections."""
     return sum(connection.statistics()["unsent_bytes"] for connection in connections)
 
 
 def disk_figures(folder: Path) -> tuple[int, int]:
-    """Return free and total bytes of the file system of a folder, as far as this process may use them; raises OSError.
+    """Return free and total bytes of the file system of a folder. Raises OSError.
 
     Free is what an unprivileged process may still write.
     """
@@ -45,7 +45,7 @@ def disk_figures(folder: Path) -> tuple[int, int]:
 
 
 def damaged_count(folder: Path) -> int:
-    """Return how many damaged logs lie set aside in a data directory; raises OSError."""
+    """Return how many damaged logs are set aside in a data directory. Raises OSError."""
     try:
         return len(os.listdir(folder / ".damaged"))
     except FileNotFoundError:

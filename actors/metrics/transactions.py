@@ -1,4 +1,4 @@
-"""Requests the figures of one node's transaction coordinators for its page."""
+"""Collects the metrics of one node's transaction coordinators for its page."""
 
 from __future__ import annotations
 

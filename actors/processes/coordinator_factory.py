@@ -15,11 +15,11 @@ from raylog.actors.processes.ray_support import A_SHARE, LOOPBACK
 from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
-_not_started: Final = OccasionalWarning(logger)  # each request for it tries again while its node is being given up
+_not_started: Final = OccasionalWarning(logger)  # every request for it tries again until Ray gives up its lost node
 
 
 class RayCoordinators:
-    """Starts and ends coordinators, one after the other for each of them: an actor's name is free once it has ended."""
+    """Starts and ends coordinators; for each of them in order, because a name is free once its actor has ended."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class RayCoordinators:
         config: Callable[[], Mapping[str, str]],
         place: Callable[[], Place],
     ) -> None:
-        """``spec``: the controller's, which has the secret; ``config`` returns the cluster's configuration.
+        """``spec``: the controller's specification; ``config`` returns the cluster's present configuration.
 
         ``place`` returns where the controller listens.
         """
@@ -37,13 +37,13 @@ class RayCoordinators:
         self._config = config
         self._place = place
         self._last: dict[str, tuple[asyncio.Task[None], bool]] = {}
-        """The latest work on each coordinator that is not done, and whether it is a start."""
+        """By name: the last unfinished work on a coordinator, and whether it is a start."""
 
     def start(self, kind: str, index: int) -> None:
         """Make a coordinator's actor unless it runs; returns at once."""
         name = coordinator_name(kind, index)
         if name in self._last and self._last[name][1]:
-            return  # is being started
+            return  # it is being started
         spec = CoordinatorSpec(
             kind=kind,
             index=index,
@@ -75,14 +75,14 @@ class RayCoordinators:
 
 async def _after(earlier: asyncio.Task[None] | None, work: Callable[[], Awaitable[None]]) -> None:
     if earlier is not None:
-        await asyncio.wait({earlier})  # it has a deadline of its own
+        await asyncio.wait({earlier})  # without a timeout: it has a deadline of its own
     await work()
 
 
 async def make_coordinator(actors: MadeActors, spec: CoordinatorSpec, controller: Place) -> None:
-    """Make the coordinator's actor unless it runs; failures are logged and repeated by the next request for it."""
+    """Make the coordinator's actor unless it runs. A failure is logged; the next request for it tries again."""
     name = coordinator_name(spec.kind, spec.index)
-    # Beyond one machine where a broker is, and with it the secrets.
+    # On a cluster of several machines it has to run where a broker runs, because the secrets are there.
     resources = {RESOURCE: A_SHARE} if spec.host != LOOPBACK else {}
     try:
         await actors.start(name, Recipe(kind=spec.kind, arguments=(spec, controller), resources=resources))
@@ -91,9 +91,9 @@ async def make_coordinator(actors: MadeActors, spec: CoordinatorSpec, controller
 
 
 async def end_coordinator(actors: MadeActors, name: str) -> None:
-    """End a coordinator's actor for good: it has stored everything and serves nothing. Failures are logged.
+    """End a coordinator's actor for good, once it has stored everything and serves nothing. Failures are logged.
 
-    It is not stopped first: one that had stopped, and whose controller died before it ended it, would keep its name.
+    Its server is not stopped first: if the controller died between the two steps, a stopped actor would keep the name.
     """
     try:
         await actors.end(name, is_stopped_first=False)

@@ -1,4 +1,4 @@
-"""The server of each kind of coordinator, imported when it is needed: a process runs one kind. Used by every host."""
+"""Makes the server of each kind of coordinator. It is imported when needed, because a process runs one kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def coordinator_server(
     spec: CoordinatorSpec, *, find_controller: FindController, on_fatal: Callable[[str], None]
 ) -> CoordinatorServer[Any]:
-    """Return the server of a coordinator that is not started yet."""
+    """Return a server for a coordinator of the specified kind, not started yet."""
     if spec.kind == "transaction":
         from raylog.actors.transactions.server import TransactionCoordinatorServer
 

@@ -1,11 +1,10 @@
 """A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
 
-Started by ``raylog/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A
-forked worker shares the imported modules with all others, and costs milliseconds where importing Ray again costs half a
-second.
+Started by ``raylog/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A forked
+worker shares the imported modules with all others, and takes milliseconds; importing Ray again takes half a second.
 
-This process has no connections and no other threads, because a fork copies neither. It ends with the raylet that it
-makes workers for. Running workers do not need it; without it, Ray starts workers in the usual way.
+This process has no connections and no other threads, because these do not survive a fork. It ends with the raylet that
+it makes workers for. Running workers do not need it; without it, Ray starts workers in the usual way.
 """
 
 from __future__ import annotations
@@ -51,32 +50,32 @@ SHARED: Final = (
     "raylog.rpc.host.malloc",
     "uvloop",
 )
-"""Modules that workers find imported. The modules of the actors' classes are not among them: they look at the actor
-that they are loaded for (``keep_unused_out``)."""
+"""Modules that are imported before the fork. The modules of the actors' classes are not among them, because their
+import depends on the actor (``keep_unused_out``)."""
 INTERPRETERS: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
-"""Variables that begin so are read when an interpreter starts: for a worker with other ones this one is no use."""
+"""Prefixes of variables that an interpreter reads at its start: a worker with other values cannot be forked here."""
 IMPORTS: Final = (*INTERPRETERS, "RAY_", "RAYLOG_", "OMP_")
-"""Variables that begin so may have been read by what was imported."""
+"""Prefixes of variables that the imported modules may have read."""
 JOB: Final = "RAY_JOB_ID"
 NO_JOB: Final = "ffffffff"
-"""Ray's nil job, as it gives it to workers that it starts ahead of any job: such a worker takes the first job it is
-leased for. Ray's C++ part reads the variable once a process, hence here, before a fork: with the job of the first
-worker, no worker would ever serve another job on this node."""
+"""Ray's nil job, which Ray gives to workers that it starts ahead of any job; such a worker takes the job of its first
+lease. Ray's C++ part reads the variable once per process, which is here, before the fork. With the first worker's job
+in it, no worker on this node could serve another job."""
 OF_EACH_WORKER: Final = frozenset({JOB, "RAY_RAYLET_PID"})
-"""Ray's variables that differ between workers, so that a worker with other ones can be forked all the same."""
+"""Ray's variables that differ between workers; they do not keep a worker from being forked."""
 LIMITS: Final = (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE, resource.RLIMIT_NPROC)
 ANSWER_S: Final = 5.0
-"""How long a launcher may take for each of its two bytes."""
+"""How long a launcher may take to send each of its two bytes."""
 SEARCH_S: Final = 0.5
 NO_RAYLET_S: Final = 60.0
-"""When no raylet uses this server by then, Ray has not started."""
+"""If no raylet uses this server by then, Ray has not started."""
 TOUCH_S: Final = 3600.0
-"""How often the files are touched, so that nothing that clears temporary folders takes them from a running raylet."""
+"""Interval at which the files are touched, so that no cleaner of temporary folders removes them under a raylet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Launcher:
-    """The process that Ray started to be a worker: everything that the worker has from it."""
+    """The process that Ray started as a worker: all attributes that the forked worker has to take over from it."""
 
     pid: int
     arguments: list[str]
@@ -95,9 +94,9 @@ class Launcher:
 
     @classmethod
     def read(cls, pid: int) -> Self:
-        """Read it from /proc; raises OSError when it has ended, and ValueError when it launches no worker."""
+        """Read the attributes from /proc. Raises OSError if it has ended, ValueError if it does not launch a worker."""
         proc = Path(f"/proc/{pid}")
-        arguments = _strings(proc / "cmdline")[3:]  # after the interpreter, its flags, and the launcher's own path
+        arguments = _strings(proc / "cmdline")[3:]  # after the interpreter, its flags, and the launcher's path
         if not arguments or not arguments[0].endswith(WORKER):
             raise ValueError(f"process {pid} launches no worker: {arguments[:1]}")
         status = dict(line.split(":", 1) for line in (proc / "status").read_text().splitlines())
@@ -128,14 +127,14 @@ def _signals(mask: str) -> set[int]:
 
 
 def chosen(environment: Mapping[str, str], prefixes: tuple[str, ...]) -> dict[str, str]:
-    """Return the variables that begin with one of the prefixes, without those that differ between workers anyway."""
+    """Return the variables that begin with one of the prefixes, except OF_EACH_WORKER."""
     return {
         name: value for name, value in environment.items() if name.startswith(prefixes) and name not in OF_EACH_WORKER
     }
 
 
 def find_raylet(folder: Path) -> int | None:
-    """Return the id of the raylet that is configured to start its workers from this folder; None = none yet."""
+    """Return the process id of the raylet that starts its workers from this folder; None = there is none yet."""
     wanted = os.fsencode(folder)
     for item in Path("/proc").iterdir():
         if item.name.isdecimal():
@@ -158,10 +157,10 @@ class ForkServer:
         self._raylet = -1
         self._began = self._touched = time.monotonic()
         self._environment: dict[str, str] | None = None
-        """What was there when Ray was imported."""
+        """The variables IMPORTS with which Ray was imported; None = not imported yet."""
 
     def run(self) -> Launcher | None:
-        """Return in each worker, with its launch; and None in the server, when the raylet has ended."""
+        """Serve. Returns in each worker, with its launcher; and None in the server, when the raylet has ended."""
         while True:
             poll = select.poll()
             poll.register(self._listener, select.POLLIN)
@@ -178,9 +177,9 @@ class ForkServer:
             self._touch()
 
     def _end(self) -> None:
-        """Remove the folder after the raylet; before there is one, leave the launcher that it will start workers by.
+        """Remove the folder if the raylet has ended. If no raylet came, leave the launcher in it.
 
-        A launcher without a server is plain Python, so a raylet that comes late has workers all the same.
+        A launcher without a server becomes plain Python, so a raylet that comes late can start workers all the same.
         """
         self._listener.close()
         if self._raylet >= 0:
@@ -190,7 +189,7 @@ class ForkServer:
             (self._folder / "socket").unlink(missing_ok=True)
 
     def _look_for_raylet(self) -> bool:
-        """Return whether there is one, or there may still be one."""
+        """Look for the raylet; returns whether it runs, or may still come."""
         found = find_raylet(self._folder)
         if found is None:
             return time.monotonic() - self._began < NO_RAYLET_S
@@ -228,12 +227,13 @@ class ForkServer:
         finally:
             connection.close()
             for stream in streams:
-                with suppress(OSError):  # in the worker it is closed already
+                with suppress(OSError):  # in the worker it is already closed
                     os.close(stream)
         return None
 
     def _prepare(self, launcher: Launcher) -> None:
-        """Import all for the first worker, with its environment; raises ValueError for a worker that needs another."""
+        """For the first worker, import everything with its environment. Raises ValueError for one with another
+        environment or control group."""
         if launcher.cgroup != Path("/proc/self/cgroup").read_text():
             raise ValueError(f"process {launcher.pid} is in another control group")
         if self._environment is None:
@@ -248,7 +248,7 @@ class ForkServer:
             raise ValueError(f"process {launcher.pid} has another environment than what was imported")
 
     def _take_over(self, connection: socket.socket, launcher: Launcher, streams: list[int]) -> None:
-        """Become what the launcher is, in the process that has just been forked; ends it when that cannot be."""
+        """Take the launcher's place, in the process that was just forked; if that fails, this process ends."""
         try:
             self._listener.close()
             if self._raylet >= 0:
@@ -262,7 +262,7 @@ class ForkServer:
                 os.dup2(stream, number)
             for name in os.listdir("/proc/self/fd"):
                 if int(name) > 2:
-                    with suppress(OSError):  # the listing's own
+                    with suppress(OSError):  # the descriptor of the listing itself
                         os.close(int(name))
         except BaseException as error:  # any error: this process must not become a second server
             logger.warning("a worker was not made: %r", error)
@@ -270,25 +270,25 @@ class ForkServer:
 
 
 def import_shared(launcher: Launcher) -> None:
-    """Import what all workers need, once; ends this process when that has started a thread."""
+    """Import what all workers need, once; ends this process if that has started a thread."""
     if not sys.flags.safe_path:
         sys.path.insert(0, str(Path(launcher.arguments[0]).parent))  # as for any script; importing Ray adds more
     for name in SHARED:
-        with suppress(ImportError):  # a worker that needs it reports the error better
+        with suppress(ImportError):  # a worker that needs the module will report it
             importlib.import_module(name)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1:
         raise SystemExit(f"Importing Ray has started {threads - 1} threads, so this process cannot be forked.")
     gc.collect()
-    gc.freeze()  # a collection in a worker need not look at, hence copy, what is shared
+    gc.freeze()  # so that a collection in a worker does not touch, and thereby copy, shared memory
 
 
 def take_place(launcher: Launcher) -> None:
-    """Give this process what the launcher got from Ray. Raises OSError."""
-    # Ray ends all that is left of a worker's process group when the worker has ended: it must not be the server's.
+    """Give this process the attributes that the launcher got from Ray. Raises OSError."""
+    # When a worker has ended, Ray kills the rest of its process group, so that must not be the server's group.
     if launcher.group == launcher.pid or launcher.session != os.getsid(0):
-        # In a session of its own: a group of the server's session would lose its last parent with the server, and then
-        # the kernel sends SIGHUP to each process of it that is stopped (setpgid(2)): to each dozing replica.
+        # A session of its own: when the server ends, a group in the server's session would become orphaned, and the
+        # kernel would send SIGHUP to its stopped processes (setpgid(2)), which are the dozing replicas.
         os.setsid()
     else:
         os.setpgid(0, launcher.group)
@@ -311,13 +311,13 @@ def run_worker(launcher: Launcher) -> None:
     logging.getLogger().handlers.clear()
     sys.argv = list(launcher.arguments)
     sys.orig_argv = [sys.executable, *launcher.arguments]
-    if "numpy.random" in sys.modules:  # of Python's own generators each process has its own seed
+    if "numpy.random" in sys.modules:  # Python reseeds its own generator after a fork, numpy does not
         sys.modules["numpy.random"].seed()
     runpy.run_path(sys.argv[0], run_name="__main__")
 
 
 def main() -> None:
-    """Serve in the folder that is the argument."""
+    """Serve in the folder that is the first argument; in a forked worker, run that."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s fork server: %(message)s")
     for number in (signal.SIGCHLD, signal.SIGHUP, signal.SIGINT):  # no zombies, and no signals of a terminal
         signal.signal(number, signal.SIG_IGN)

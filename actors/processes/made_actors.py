@@ -1,8 +1,7 @@
 """What brokers and the controller do with the actors that they make: start, call and end them.
 
-The class here does it in the process that it is used in. That is the broker's or the controller's, or a maker's
-(``ray_maker.py``); ``makers.py`` chooses. An actor is known by its name, so that it does not matter which process has
-made it.
+The class here does it in its own process, which is the broker's, the controller's, or a maker's (``ray_maker.py``);
+``makers.py`` chooses. An actor is known by its name, so it does not matter which process has made it.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ REPLICA: Final = "replica"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """What an actor is made of."""
+    """What Ray needs to make an actor."""
 
     kind: str
     """REPLICA, or the kind of a coordinator."""
     arguments: tuple[Any, ...]
-    """Of its constructor."""
+    """Arguments of its constructor."""
     node_id: str | None = None
     """Ray's id of the node that it must run on; None = any."""
     resources: Mapping[str, float] = field(default_factory=dict)
-    """What it claims of Ray's custom resources."""
+    """Custom resources of Ray that it claims."""
     first_call: str = "endpoint"
     """The method that answers once it serves."""
 
 
 class ActorTrouble(Exception):
-    """An actor did not do what was wanted, or not in time; it may still do it."""
+    """An actor did not do what it should, or not in time; it may still do it."""
 
 
 class NoSuchActor(ActorTrouble):
@@ -74,7 +73,7 @@ class MadeActors(Protocol):
 
 
 class OwnActors:
-    """Does it in this process, where Ray keeps some kB of each actor until the process ends (ADR 0128)."""
+    """Makes actors in this process, where Ray keeps some kB of each actor until the process ends (ADR 0128)."""
 
     async def start(self, name: str, recipe: Recipe) -> None:
         """Make the actor unless it runs; returns when it serves."""
@@ -82,7 +81,7 @@ class OwnActors:
         await _answer(handle, name, recipe.first_call, (), MAKE_TIMEOUT_S)
 
     async def make(self, name: str, recipe: Recipe) -> Any:
-        """Make the actor unless it runs; returns its handle when Ray has taken it on."""
+        """Make the actor unless it runs; returns its handle when Ray has registered it."""
         options = actor_options(name, node_id=recipe.node_id)
         if recipe.resources:
             options["resources"] = dict(recipe.resources)
@@ -121,7 +120,7 @@ class OwnActors:
 
 
 def class_of(kind: str) -> Any:
-    """Return the class of which Ray makes actors of this kind."""
+    """Return the Ray class for actors of this kind."""
     if kind == REPLICA:
         from raylog.actors.processes.ray_replica import replica_class
 
@@ -132,7 +131,7 @@ def class_of(kind: str) -> Any:
 
 
 async def _found(name: str) -> Any:
-    """Return the actor's handle, or None; raises ActorTrouble where Ray does not answer."""
+    """Return the actor's handle, or None. Raises ActorTrouble if Ray does not answer."""
     try:
         return await find_beside(name)
     except (ray.exceptions.RayError, TimeoutError) as error:

@@ -1,13 +1,13 @@
-"""Lets processes that are replaced make actors, because what Ray keeps of an actor stays in the process that made it.
+"""Lets makers, processes that are replaced now and then, make actors, because Ray leaks memory per actor.
 
-A process that makes a Ray actor, or only looks it up, keeps some kB of it until it ends: Ray never removes them.
-Brokers and the controller live for years, and partitions and coordinators wake thousands of times a day. So each of
-them makes its first actors itself. After :data:`STARTS` it has a maker, a process that does nothing else, and after as
-many again the next one; the one before ends with its last call. Where partitions rarely wake there is none: without a
-call for :data:`IDLE_S` it ends, and the next start is the reason for another one.
+A process that makes a Ray actor, or only looks it up, keeps some kB of it until the process ends. Brokers and the
+controller live for years, and partitions and coordinators wake thousands of times a day. So each of these processes
+makes its first actors itself. After :data:`STARTS` actors it starts a maker, a process that does nothing else, and
+after as many again the next maker; the earlier one ends with its last call. A maker without a call for :data:`IDLE_S`
+ends as well, and the next start of an actor starts another one.
 
-A maker that dies or hangs is given up: its owner does the rest itself, and has a new one. All that they do is named,
-and doing it twice is doing it once. Decision: ADR 0128.
+A maker that dies or hangs is given up: its owner does the remaining work itself, and starts a new maker later. Actors
+are known by name, and every operation is idempotent. Decision: ADR 0128.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from raylog.actors.processes.made_actors import MadeActors, Recipe
 logger = logging.getLogger(__name__)
 
 STARTS_VARIABLE: Final = "RAYLOG_STARTS_PER_MAKER"
-"""Set where Ray is started: another number than STARTS. 0: brokers and controller make all actors themselves."""
+"""Environment variable, set where Ray is started, that replaces STARTS. 0: brokers and controller make all actors."""
 STARTS: Final = 1_000
-"""Actors that are made by one process: some 6 MB stay in it."""
+"""Actors that one process makes; they leave some 6 MB in it."""
 
 IDLE_S: Final = 21_600.0
-"""A maker is a process, with 25 MB and most of a hundredth of a core: too much for a load that is over. To have it
-again leaves some 20 kB in its owner, hence at most 0.1 MB a day."""
+"""Time without a call after which a maker ends: its process takes 25 MB and almost a hundredth of a core. Starting it
+again leaves some 20 kB in its owner, so at most 0.1 MB a day."""
 
 
 class MakerLost(Exception):
-    """A maker has died, or did not answer in time; what it was to do may be done."""
+    """A maker has died, or did not answer in time; it may have done what it was to do."""
 
 
 class Maker(MadeActors, Protocol):
-    """A process that makes actors. Its methods raise :class:`MakerLost` besides what those of others raise."""
+    """A process that makes actors. Its methods also raise :class:`MakerLost`."""
 
     async def dismiss(self) -> None:
         """End the process; no error when it has ended."""
@@ -52,17 +52,17 @@ class _Hired:
         self.calls = 0
         self.is_dismissed = False
         self.ending: asyncio.TimerHandle | None = None
-        """Its end, where it has no call."""
+        """The timer that ends it, while it has no call."""
 
 
 def starts_per_maker() -> int:
-    """Return how many actors one process makes; 0 = without a limit."""
+    """Return how many actors one process makes; 0 = no limit."""
     given = os.environ.get(STARTS_VARIABLE, "")
     return int(given) if given.isdecimal() and len(given) < 10 else STARTS
 
 
 class Makers:
-    """Actors that are made by this process at first, and then by one maker after the other."""
+    """Makes actors in this process at first, and then in one maker after the other."""
 
     def __init__(
         self, own: MadeActors, hire: Callable[[], Awaitable[Maker]], starts: int, idle_s: float = IDLE_S
@@ -79,7 +79,7 @@ class Makers:
         self._is_over = False
 
     async def stop(self) -> None:
-        """End the maker; what is called from now on is done in this process."""
+        """End the maker; later calls are done in this process."""
         self._is_over = True
         if self._hiring is not None:
             self._hiring.cancel()
@@ -108,7 +108,7 @@ class Makers:
         await self._do(lambda actors: actors.end(name, is_stopped_first=is_stopped_first))
 
     async def _do(self, work: Callable[[MadeActors], Awaitable[Any]]) -> Any:
-        """Have the maker do it, if there is one; do it here when there is none, or it is lost meanwhile."""
+        """Let the maker do the work, if there is one; do it here if there is none, or if it is lost meanwhile."""
         hired = self._hired
         if hired is not None:
             try:
@@ -131,7 +131,7 @@ class Makers:
                 self._rest(hired)
 
     def _rest(self, hired: _Hired) -> None:
-        """Let a maker without a call end: at once when there is another one, else after a while."""
+        """End a maker that has no call: at once if it was replaced, otherwise after the idle time."""
         if hired is not self._hired:
             self._leave(hired)
         else:
@@ -140,7 +140,7 @@ class Makers:
     def _end_idle(self, hired: _Hired) -> None:
         if hired is self._hired and hired.calls == 0:
             self._hired = None
-            self._starts = self._most  # the next one is the reason for another maker
+            self._starts = self._most  # so that the next start hires another maker
             self._leave(hired)
 
     def _count(self) -> None:
@@ -149,7 +149,7 @@ class Makers:
             self._hiring = asyncio.create_task(self._renew(), name="hiring a maker")
 
     async def _renew(self) -> None:
-        """Have a new maker instead of the last one. Where that fails, it is tried again after as many starts."""
+        """Replace the maker by a new one. If that fails, it is tried again after as many starts."""
         try:
             maker = await self._hire()
             before, self._hired = self._hired, _Hired(maker)
@@ -157,7 +157,7 @@ class Makers:
             self._rest(self._hired)
             if before is not None and before.calls == 0:
                 self._rest(before)
-        except Exception as error:  # any error (Ray, no room for a process): they are made here, as before
+        except Exception as error:  # any error (Ray, no room for a process): actors are made as before
             logger.warning("no process could be started to make actors: %r", error)
         finally:
             self._starts = 0
@@ -167,7 +167,7 @@ class Makers:
         if hired is self._hired:
             logger.warning("the process that makes actors is lost: %s", error)
             self._hired = None
-            self._starts = self._most // 2  # not at once: the next may fare no better
+            self._starts = self._most // 2  # a new maker comes later, because it could be lost just as soon
             self._leave(hired)
 
     def _leave(self, hired: _Hired) -> None:

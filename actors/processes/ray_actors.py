@@ -4,8 +4,9 @@ Made by ``raylog.launch.cluster``; brokers make replicas (``ray_replica.py``), t
 (``ray_coordinator.py``). All are detached, named, without CPU claims, restarted without a limit, and never retried by
 Ray: a failed call may have run.
 
-The constructors import the servers: Ray loads an actor's class, hence this module, in every process that gets the
-actor's handle, and each replica gets the controller's. The servers would be most of what a replica loads.
+The constructors import the servers. Ray loads an actor's class, and with it this module, in every process that gets the
+actor's handle, and each replica gets the controller's handle. Imported here, the servers would be most of what a
+replica loads.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ keep_unused_out()
 
 
 async def find_voter(broker: int) -> tuple[str, int]:
-    """Return the endpoint of the broker with this id; raises :class:`ConnectionFailed` while it cannot be found."""
+    """Return the endpoint of the broker with this id. Raises :class:`ConnectionFailed` while it cannot be found."""
     try:
         try:
             handle = await handle_of(broker_name(broker))
@@ -66,7 +67,7 @@ async def find_voter(broker: int) -> tuple[str, int]:
 
 
 async def find_brokers() -> list[int]:
-    """Return the ids of the brokers that run and have one; raises :class:`ConnectionFailed` when Ray does not say."""
+    """Return the ids of the running brokers that have one. Raises :class:`ConnectionFailed` if Ray does not answer."""
     try:
         names = await listed_names("broker-", MAKE_TIMEOUT_S)
     except (TimeoutError, ray.exceptions.RayError) as error:
@@ -76,7 +77,7 @@ async def find_brokers() -> list[int]:
 
 
 async def _id_of(name: str) -> int:
-    """Return the id of a broker's directory; -1 for one that has none or does not answer."""
+    """Return the broker id in a broker's directory; -1 if it has none or the broker does not answer."""
     try:
         handle = await handle_of(name)
         broker: int = await answer(handle.broker_id.remote(), FIND_TIMEOUT_S)
@@ -86,7 +87,7 @@ async def _id_of(name: str) -> int:
 
 
 async def _on_a_node(broker: int) -> Any:
-    """Return the actor of a node's broker by the id in its directory; raises ValueError when none has it."""
+    """Return the actor of the node broker with this id in its directory. Raises ValueError if there is none."""
     names = sorted(await listed_names("broker-on-"))
 
     async def matching(name: str) -> Any:
@@ -109,7 +110,7 @@ async def _on_a_node(broker: int) -> Any:
 
 
 async def nodes_alive() -> set[str]:
-    """Return Ray's ids of the nodes that are alive; raises Ray's errors, and TimeoutError."""
+    """Return Ray's ids of the nodes that are alive. Raises Ray's errors, and TimeoutError."""
     nodes: list[dict[str, Any]] = await at_store(CONTROL_TIMEOUT_S, ray.nodes)
     return {str(node["NodeID"]) for node in nodes if node["Alive"]}
 
@@ -150,7 +151,7 @@ class Controller:
 
         self._nodes = NodeWatch(spec, nodes=ray.nodes, make_broker=ensure_broker)
         if spec.node_folder is not None:
-            self._nodes.start()  # first, because the server waits for the voters, which are brokers
+            self._nodes.start()  # before the server, which waits for the voters, and these are brokers
         await begin(start)
 
     async def endpoint(self) -> tuple[str, int]:
@@ -178,12 +179,12 @@ class Controller:
         return os.getpid()
 
     async def node_id(self) -> str:
-        """Return Ray's id of the node that this life runs on."""
+        """Return Ray's id of the node on which this actor runs now."""
         node_id: str = ray.get_runtime_context().get_node_id()
         return node_id
 
     async def put_to_sleep(self, timeout_s: float) -> list[int]:
-        """Have partitions fall asleep before the cluster stops; returns how many sleep and how many do not."""
+        """Let partitions fall asleep before the cluster stops; returns how many sleep and how many do not."""
         return await self._server.put_to_sleep(timeout_s)
 
     async def asleep_and_awake(self) -> list[int]:
@@ -201,7 +202,7 @@ class Broker:
     """Ray actor of a broker."""
 
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node names another directory there."""
+        """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node replaces the directory there."""
         from raylog.actors.broker.dozers import Dozers
         from raylog.actors.broker.server import BrokerServer
         from raylog.actors.broker.worker_logs import WorkerLogs, limits_here
@@ -240,10 +241,10 @@ class Broker:
             )
             self._page = NodePage(self._server)
             await self._server.start()
-            await self._dozers.start()  # by now the directory is locked: no other broker stops its replicas
+            await self._dozers.start()  # the directory is locked by now, so no other broker stops its replicas
 
         await begin(start)
-        name_log(broker_name(self._server.broker))  # which one a node's is, its directory states
+        name_log(broker_name(self._server.broker))  # the id of a node's broker is known only now, from its directory
         self._page.start()
         self._logs = WorkerLogs(ray_logs(), limits_here())
         self._logs.start()
@@ -251,7 +252,7 @@ class Broker:
         self._spares.start(lambda: self._server.broker, lambda: self._server.spares_wanted)
 
     async def _keep_title(self, name: str) -> None:
-        """Show in ``ps`` how many replicas are awake and asleep, as of a few seconds ago."""
+        """Show in ``ps`` how many replicas are awake, dozing and asleep; updated every TITLE_S."""
         shown = None
         while True:
             state = self._server.image.version, self._server.resting.dozing_count()
@@ -265,15 +266,15 @@ class Broker:
         return self._server.endpoint
 
     async def broker_id(self) -> int:
-        """Return the id that the data directory has; -1 for a new one."""
+        """Return the broker id in the data directory; -1 for a new directory."""
         return self._server.broker
 
     async def found(self, broker: int) -> int:
-        """Make a new data directory one of those that found the cluster, under this id; returns the one it has."""
+        """Mark a new data directory as a founder's, with this id unless it has one; returns its id."""
         return self._server.found(broker)
 
     async def wait_registered(self, timeout_s: float) -> bool:
-        """Return whether the controller knew this broker within ``timeout_s``."""
+        """Return whether the controller has registered this broker within ``timeout_s``."""
         try:
             await self._server.wait_registered(timeout_s)
         except TimeoutError:
@@ -297,7 +298,7 @@ class Broker:
         return self._page.state()
 
     async def dozing(self) -> dict[str, dict[str, object]]:
-        """Return the status of each replica whose process is stopped now, by its actor's name: it need not run."""
+        """Return the status of each dozing replica by its actor's name, so that its process need not wake for it."""
         found = self._dozers.dozing()
         return {await self._spares.actor_of(name): dict(replica.status) for name, replica in found.items()}
 
@@ -316,8 +317,8 @@ class Broker:
 def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
     """Make the controller's actor, or return the one that runs.
 
-    Where every node has its broker, it can run on any of them: it begins on this node, and Ray starts it on another one
-    when this is lost. Embedded brokers can only be reached from their own machine.
+    If every node has its broker, the controller can run on any of them: it begins on this node, and Ray moves it to
+    another one if this node is lost. With embedded brokers it stays on their machine, where alone they can be reached.
     """
     options = actor_options(CONTROLLER, node_id=node_id)
     if spec.node_folder is not None:
@@ -327,7 +328,7 @@ def make_controller(spec: ControllerSpec, *, node_id: str) -> Any:
 
 
 async def ensure_broker(spec: BrokerSpec) -> None:
-    """Make a broker's actor unless it runs, and wait until it serves; raises TimeoutError and RuntimeError."""
+    """Make a broker's actor unless it runs, and wait until it serves. Raises TimeoutError and RuntimeError."""
     try:
         broker = await at_store(MAKE_TIMEOUT_S, make_broker, spec)
         await answer(broker.endpoint.remote(), MAKE_TIMEOUT_S)

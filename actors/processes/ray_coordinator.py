@@ -30,7 +30,7 @@ from raylog.actors.titles import wear
 keep_unused_out()
 
 SHORT_NAMES: Final = {"group": "coordinator", "transaction": "transactions"}
-"""How the process of each kind of coordinator is called in ``top``."""
+"""Name of the process of each kind of coordinator in ``top``."""
 
 
 class GroupCoordinator:
@@ -39,9 +39,9 @@ class GroupCoordinator:
     async def __init__(  # type: ignore[misc]  # Ray awaits constructors
         self, spec: CoordinatorSpec, controller: Place | None = None
     ) -> None:
-        """Begin to load its log. Ray chose the node: on a cluster of several, listen on that node's address.
+        """Begin to load its log. Ray has chosen the node; on a cluster of several nodes, listen on its address.
 
-        ``controller``: where it was when this actor was made.
+        ``controller``: the controller's address when this actor was made.
         """
         from raylog.actors.processes.coordinator_kinds import coordinator_server
 
@@ -73,14 +73,14 @@ class GroupCoordinator:
 
 
 class TransactionCoordinator(GroupCoordinator):
-    """Ray actor of a transaction coordinator, which is run as any other."""
+    """Ray actor of a transaction coordinator; a class of its own because Ray shows the class's name."""
 
 
 ACTORS: Final[dict[str, type[Any]]] = {"group": GroupCoordinator, "transaction": TransactionCoordinator}
-"""The actor's class by the kind of coordinator: Ray shows its name."""
+"""The actor's class by the kind of coordinator."""
 
 
 @cache
 def coordinator_class(kind: str) -> Any:
-    """Return the class of which Ray makes coordinators of a kind: the same for all, because Ray stores each new one."""
+    """Return the Ray class for coordinators of a kind; always the same object, because Ray stores each new one."""
     return ray.remote(ACTORS[kind])

@@ -1,7 +1,7 @@
-"""The Ray actor of a maker, and what its owner sees of it (``makers.py``).
+"""The Ray actor of a maker, and the owner's side of it (``makers.py``).
 
-It belongs to a broker or the controller and ends with it, unlike all other actors of Raylog. Those that it has made
-stay.
+Unlike all other actors of Raylog, it belongs to a broker or the controller, and ends with its owner. The actors that it
+has made stay.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ logger = logging.getLogger(__name__)
 keep_unused_out()
 
 PROMPT_S: Final = 5.0
-"""How much longer an answer may take from a maker than from the actor itself, before it counts as hanging."""
+"""How much longer an answer through a maker may take than from the actor itself, before the maker counts as hanging."""
 END_TIMEOUT_S: Final = CONTROL_TIMEOUT_S + 10.0
 DONE: Final = "done"
 TROUBLES: Final[dict[str, type[ActorTrouble]]] = {
     kind.__name__: kind for kind in (ActorTrouble, NoSuchActor, ActorRaised)
 }
-"""The errors that a maker answers with, by the names that it calls them."""
+"""The errors that a maker answers with, by name."""
 
 
 class Maker:
     """Ray actor of a maker."""
 
     async def __init__(self, owner: str) -> None:  # type: ignore[misc]  # Ray awaits constructors
-        """Wait for calls; ``owner`` is the name of the actor that it works for."""
+        """Begin to serve calls; ``owner``: the name of the actor that it works for."""
         set_up_logging(f"maker of {owner}")
         wear(f"ray::Maker {owner}", f"maker {owner}")
         self._actors = OwnActors()
@@ -65,32 +65,33 @@ class Maker:
         return os.getpid()
 
     async def do(self, operation: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> tuple[str, Any]:
-        """Do something with an actor; returns its outcome: ("done", result), or an error's name and text."""
+        """Carry out an operation on an actor; returns ("done", result), or an error's name and text."""
         return await outcome_of(self._actors, operation, arguments, options)
 
 
 async def outcome_of(
     actors: MadeActors, operation: str, arguments: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[str, Any]:
-    """Return how an operation ended: values only, because an error that Ray carries is another one when it arrives."""
+    """Return how an operation ended as plain values, because Ray changes the class of an exception that it passes."""
     try:
         result = await getattr(actors, operation)(*arguments, **options)
     except ActorTrouble as trouble:
         return type(trouble).__name__, str(trouble)
-    return DONE, None if operation == "make" else result  # a handle is of no use to others
+    return DONE, None if operation == "make" else result  # the handle stays here: Ray would keep it in the owner, too
 
 
 class RayMaker:
     """A maker's actor, as :class:`raylog.actors.processes.makers.Maker`."""
 
     def __init__(self, handle: Any) -> None:
-        """``handle`` is the actor's."""
+        """``handle``: the maker's actor handle."""
         self._handle = handle
 
     async def start(self, name: str, recipe: Recipe) -> None:
         """Make the actor unless it runs; returns when it serves.
 
-        Two calls, because the first one takes milliseconds: a maker that hangs delays a replica by seconds only.
+        It takes two calls: the first normally takes milliseconds, so that a hanging maker delays a replica only by
+        seconds.
         """
         await self._do("make", (name, recipe), {}, 0.0)
         await self.call(name, recipe.first_call, timeout_s=MAKE_TIMEOUT_S)
@@ -127,12 +128,12 @@ class RayMaker:
 
 @cache
 def maker_class() -> Any:
-    """Return the class of which Ray makes makers: the same for all, because Ray stores each new one."""
+    """Return the Ray class of makers; always the same object, because Ray stores each new one."""
     return ray.remote(Maker)
 
 
 async def hire(node_id: str, owner: str) -> RayMaker:
-    """Start a maker on this node for the actor of this name; raises Ray's errors and TimeoutError."""
+    """Start a maker on this node for the actor named ``owner``. Raises Ray's errors and TimeoutError."""
     options = {
         "name": f"{MAKER_PREFIX}{owner}-{secrets.token_hex(4)}",
         "namespace": MAKERS_NAMESPACE,

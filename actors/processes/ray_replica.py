@@ -1,7 +1,7 @@
 """The Ray actor of a partition replica.
 
-A module of its own, because there are many such processes and what each imports is most of the time that a topic takes
-to be created: nothing here may need the controller's, a broker's or a group coordinator's modules.
+It is a module of its own, because there are many such processes, and their imports are most of the time that creating a
+topic takes: nothing here may need modules of the controller, of brokers or of coordinators.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ KEPT_BYTES = 4 << 20
 
 
 class Replica:
-    """Ray actor of one partition replica, or a spare that becomes one, once and for life."""
+    """Ray actor of one partition replica, or of a spare, which may become a replica once."""
 
     async def __init__(  # type: ignore[misc]  # Ray awaits constructors
         self, spec: ReplicaSpec | None, spare: SpareSpec | None = None, controller: Place | None = None
     ) -> None:
-        """Recover the log and begin to serve; a spare does so once its role is noted.
+        """Recover the log and begin to serve; a spare does so only if its role was noted.
 
-        ``controller``: where it was when this actor was made.
+        ``controller``: the controller's address when this actor was made.
         """
         set_up_logging(SPARE if spec is None else name_of(spec))
         if spec is None:
@@ -61,10 +61,10 @@ class Replica:
             self._dozing = asyncio.create_task(doze_until_called(rest, self._adopting.locked), name="dozing")
 
     async def adopt(self, spec: ReplicaSpec, controller: Place | None = None) -> tuple[str, int]:
-        """Become this replica unless it is it already; returns host and port when it serves.
+        """Become this replica, unless it already is; returns host and port when it serves.
 
-        ``controller``: where it is now.
-        Raises what keeps it from starting, and :class:`InvalidRequest` when it is another replica.
+        ``controller``: the controller's present address. Raises the error that keeps it from starting, and
+        :class:`InvalidRequest` if this process is another replica.
         """
         async with self._adopting:
             if self._dozing is not None:
@@ -86,22 +86,22 @@ class Replica:
             return self._server.endpoint
 
     def __repr__(self) -> str:
-        """Return what Ray shows beside the class, in its lists and before lines of the log."""
+        """Return the text that Ray shows for this actor in lists and before log lines."""
         return f"Replica({SPEAKER.actor})"
 
     async def role(self) -> str:
-        """Return the name of the replica that this is; "" for a spare."""
+        """Return the name of this replica; "" for a spare."""
         return "" if self._server is None else name_of(self._server.spec)
 
     async def endpoint(self) -> tuple[str, int]:
-        """Return host and port; raises :class:`InvalidRequest` for a process that was stopped and not ended."""
+        """Return host and port. Raises :class:`InvalidRequest` if it was stopped but its process has not ended."""
         server = self._serving()
         if server.is_stopped:
             raise InvalidRequest(f"{name_of(server.spec)} was stopped; end this process.")
         return server.endpoint
 
     async def status(self) -> dict[str, object]:
-        """Return role, offsets and process id; of a spare the process id alone."""
+        """Return role, offsets and process id; for a spare only the process id."""
         if self._server is None:
             return {"topic": "", "partition": -1, "broker": -1, "role": SPARE, "pid": os.getpid()}
         return self._server.status()
@@ -124,9 +124,9 @@ class Replica:
 
 @cache
 def replica_class() -> Any:
-    """Return the class of which Ray makes replicas.
+    """Return the Ray class of replicas; always the same object.
 
-    The same for all: each new one is taken apart, pickled and stored by Ray when its first actor is made, which takes
-    the broker longer than everything else about a replica.
+    Ray inspects, pickles and stores each new class when its first actor is made, which takes the broker longer than
+    everything else about a replica.
     """
     return ray.remote(Replica)

@@ -1,7 +1,8 @@
-"""How a Ray actor finds the secrets on the node that it runs on.
+"""Finds the secrets for a Ray actor on the node that it runs on.
 
-They are in files of the data directory, so that Ray, which keeps constructor arguments, has no secret of Raylog. An
-actor on a node without them gets them from the controller or a broker by a Ray call; a broker then keeps them on disk.
+The secrets are in files of the data directory, because Ray keeps constructor arguments and must not have them. An actor
+on a node without these files gets the secrets from the controller or a broker by a Ray call; a broker then writes them
+to its disk.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ RETRY_S: Final = 0.2
 
 
 async def secret_here(given: Secret, *, keep: bool = False) -> Secret:
-    """Return the source of the secrets on this node. ``keep``: put them on this node's disk when they are not there.
+    """Return the source of the secrets on this node. ``keep``: write them to this node's disk if they are missing.
 
-    Raises :class:`DataDirectoryError` when they cannot be read, or when no actor that has them answers.
+    Raises :class:`DataDirectoryError` if they cannot be read, or if no actor that has them answers.
     """
     if not isinstance(given, SecretFiles):
         return given
@@ -58,7 +59,7 @@ def values_of(secret: Secret) -> tuple[list[str], list[str]]:
 
 
 async def _query(folder: Path) -> Credentials:
-    """Query the controller and the brokers until one of them replies."""
+    """Query the controller and the brokers until one replies. Raises DataDirectoryError after QUERY_S."""
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + QUERY_S
     while True:

@@ -1,4 +1,4 @@
-"""Makes and ends the actors of a broker's replicas, out of spares where there are some.
+"""Makes the actors of a broker's replicas, from spares if there are some, and ends them.
 
 Owned by the ``Broker`` actor; called by its supervisor.
 """
@@ -23,11 +23,11 @@ from raylog.actors.processes.turns import Turns
 logger = logging.getLogger(__name__)
 
 TURNS: Final = max(2, os.cpu_count() or 1)
-"""Processes that the brokers of a machine start at once. More would share the same processors, and all be late."""
+"""Most processes that the brokers of a machine start at once. More would share the same cores, and all be late."""
 ENDS: Final = 12
-"""Processes that the brokers of a machine end at once: each runs, and closes its log. More would starve the brokers."""
+"""Most processes that the brokers of a machine end at once: each closes its log. More would starve the brokers."""
 TURN_S: Final = 5.0
-"""A replica that does not serve by then, because its log is long or its disk slow, lets the next one begin."""
+"""Longest turn: a replica that does not serve by then (a long log, a slow disk) lets the next one begin."""
 
 
 class RayReplicaFactory:
@@ -43,9 +43,9 @@ class RayReplicaFactory:
         sharing: Callable[[], int],
         controller: Callable[[], Place | None],
     ) -> None:
-        """``node_id`` is Ray's id of the node that holds the data directory; ``sharing`` brokers share its machine.
+        """``node_id``: Ray's id of the node with the data directory; ``sharing``: how many brokers share its machine.
 
-        ``controller`` returns where the controller is, as far as this broker knows.
+        ``controller`` returns the controller's address, as far as this broker knows it.
         """
         self._actors = actors
         self._node_id = node_id
@@ -62,7 +62,7 @@ class RayReplicaFactory:
                 return
             name = name_of(spec)
             recipe = Recipe(kind=REPLICA, arguments=(spec, None, self._controller()), node_id=self._node_id)
-            async with self._turns.turn():  # in the order of the requests
+            async with self._turns.turn():  # turns come in the order of the requests
                 serves = asyncio.ensure_future(self._actors.start(name, recipe))
                 try:
                     await asyncio.wait({serves}, timeout=TURN_S)
@@ -72,12 +72,12 @@ class RayReplicaFactory:
             try:
                 await serves
             except ActorRaised:
-                # It failed to start, or its broker died between stopping it and ending it: make way for another.
+                # It failed to start, or its broker died between stopping and ending it. End it, so that it can start.
                 await self.end(name)
                 raise
 
     async def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Send the replica's actor its changed settings; raises ActorTrouble."""
+        """Send the replica's actor its changed settings. Raises ActorTrouble."""
         actor = await self._spares.actor_of(name_of(spec))
         with self._resting.held_awake(name_of(spec)):
             await self._actors.call(actor, "reconfigure", spec, timeout_s=CONTROL_TIMEOUT_S)
@@ -89,8 +89,8 @@ class RayReplicaFactory:
             async with self._ends.turn():
                 with self._resting.held_awake(name):
                     await self._actors.end(actor, is_stopped_first=True)
-        await self._spares.forget(name)  # last: until then the actor, started again, has to know what it is
+        await self._spares.forget(name)  # last: if Ray restarts the actor before, it has to know its role
 
     async def living(self, broker: int) -> set[str]:
-        """Return the names of this broker's replicas that have an actor; raises Ray's errors."""
+        """Return the names of this broker's replicas that have an actor. Raises Ray's errors."""
         return await self._spares.replicas(broker)

@@ -1,7 +1,7 @@
-"""Notes that a process ended because of a failure, for its next incarnation. See `core/restart_pause.py`.
+"""Notes for a process's next incarnation that it ended because of a failure. See `core/restart_pause.py`.
 
-The note is in memory (`/dev/shm`) where there is such a folder: the disk of the data may be what failed. A note that
-cannot be written or read costs a pause, and nothing else.
+The note is in memory (`/dev/shm`) if possible, because the data's disk may be what failed. If a note cannot be written
+or read, the restart does not pause; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from raylog.actors import notes
 from raylog.actors.clock import since_boot_ms
 from raylog.core.restart_pause import RestartHistory, after_failure, pause_ms
 
-IN_MEMORY: Final = Path("/dev/shm")  # in it a folder of Raylog, with its owner checked
+IN_MEMORY: Final = Path("/dev/shm")  # holds a folder of Raylog, whose owner is checked
 
 
 class RestartNotes:
-    """The note of one actor, by its name."""
+    """The note of one actor, found by the actor's name."""
 
     def __init__(self, name: str, folder: Path | None = None) -> None:
-        """``folder`` None: one of this user's in memory."""
+        """``folder`` None: this user's folder in memory."""
         if folder is None:
             parent = IN_MEMORY if os.access(IN_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
             folder = parent / f"raylog-restarts-{os.geteuid()}"
@@ -49,11 +49,11 @@ class RestartNotes:
             if self._is_ours():
                 failures, failed_ms = self._path.read_text(encoding="ascii").split()
                 return RestartHistory(failures=int(failures), failed_ms=int(failed_ms))
-        except (OSError, ValueError):  # none, or not ours to understand
+        except (OSError, ValueError):  # there is no note, or it cannot be parsed
             pass
         return RestartHistory()
 
     def _is_ours(self) -> bool:
-        """Other users may write to the parent: a folder of theirs under this name is not trusted."""
+        """Whether the folder belongs to this user: other users may write to the parent and make one of this name."""
         found = self._folder.lstat()
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022

@@ -1,8 +1,8 @@
-"""Roles of spares, that is which replica an actor is: notes in the broker's data directory, and replies of the actors.
+"""Roles of spares: which replica an actor is, by notes in the broker's data directory and by the actors' replies.
 
-The broker writes the note before the spare begins; a spare that Ray restarts reads it and continues as that replica
-on its own. A note is valid as long as its actor lives; the broker removes those of earlier clusters.
-Used by brokers, replicas, and every search for the actor of a replica.
+The broker writes the note before the spare becomes the replica. A spare that Ray restarts reads it, and continues as
+that replica on its own. A note is valid as long as its actor exists; the broker removes the others. Used by brokers,
+replicas, and every search for the actor of a replica.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _NOTED: Final = (
     "host",
     "catch_up_bytes_per_s",
 )
-"""Fields of the note; the spare knows the secret and the directory, which stay out of one more file."""
+"""Fields of the note. The spare knows the directory and the secret, so these are not in the note."""
 
 
 def name_of(spec: ReplicaSpec) -> str:
-    """Return the name of a replica, which is also that of its actor unless it was a spare."""
+    """Return the name of a replica; its actor has the same name, unless the actor was a spare."""
     return replica_name(spec.topic, spec.partition, spec.broker, spec.topic_id)
 
 
 def role_file(data_directory: Path, actor: str) -> Path:
-    """Return where the note about an actor lies."""
+    """Return the path of the note about an actor."""
     return data_directory / ROLES_FOLDER / actor.rpartition(":")[2]
 
 
 def write_role(file: Path, spec: ReplicaSpec) -> None:
-    """Note that the file's actor is this replica from now on; readers see all of it or nothing. Raises OSError.
+    """Note, atomically for readers, that the file's actor is this replica from now on. Raises OSError.
 
-    Not synced: the note has to outlive processes only. When the machine fails, the actor ends too.
+    The note is not synced, because it only has to outlive processes: when the machine fails, the actor ends too.
     """
     file.parent.mkdir(mode=0o700, exist_ok=True)
     fresh = file.with_name(f".{file.name}.{os.getpid()}")
@@ -58,7 +58,7 @@ def write_role(file: Path, spec: ReplicaSpec) -> None:
 
 
 def read_role(spare: SpareSpec) -> ReplicaSpec | None:
-    """Return the replica that this spare has become; None = none. Raises DataDirectoryError for a damaged note."""
+    """Return the replica that this spare has become, or None. Raises DataDirectoryError for a damaged note."""
     try:
         note = json.loads(spare.role_file.read_text(encoding="utf-8"))
         given = {key: note[key] for key in _NOTED}
@@ -91,10 +91,10 @@ def noted_roles(data_directory: Path, secret: Secret) -> list[tuple[Path, Replic
 
 
 def actors_by_role(known: MutableMapping[str, str], timeout_s: float = QUERY_S) -> dict[str, str]:
-    """Return Ray's names of all Raylog actors by role: replicas by their own names, including those from spares.
+    """Return the Ray names of all Raylog actors by role; for a replica in a former spare, that is the replica's name.
 
     A spare without a replica, or one that does not answer, is listed under its own name. ``known`` remembers roles
-    (replica by actor) between calls: a role is kept for life, so an actor that hangs is still recognised.
+    (replica by actor) between calls: roles do not change, so a hanging actor is still recognised.
     """
     import ray
 

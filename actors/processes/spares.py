@@ -1,7 +1,7 @@
-"""The spare replicas of one broker: made in the background, turned into replicas, made again.
+"""The spare replicas of one broker: made in the background, turned into replicas, and replaced by new spares.
 
 Owned by the ``Broker`` actor. The role of a spare is noted in the data directory (``spare_roles.py``) before the spare
-gets it, so that it survives the end of the spare and of the broker. ``spare_plan.py`` decides what to make or end.
+gets it, so that it survives a restart of the spare and of the broker. ``spare_plan.py`` decides what to make or end.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ QUERY_S: Final = 2.0
 
 
 class SpareReplicas:
-    """Spares of one broker, and which of its replicas run in what was one."""
+    """Spares of one broker, and which of its replicas run in a former spare."""
 
     def __init__(self, folder: Path, *, actors: MadeActors, node_id: str, secret: Secret) -> None:
-        """Makes no spares before :meth:`start`; roles that were noted earlier hold from the first query on."""
+        """No spare is made before :meth:`start`; roles noted earlier are read at the first query."""
         self._folder = folder
         self._actors = actors
         self._node_id = node_id
@@ -58,7 +58,7 @@ class SpareReplicas:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, broker: Callable[[], int], wanted: Callable[[], int]) -> None:
-        """Begin to look after the spares; calls ``broker`` and ``wanted`` each time."""
+        """Begin to make and end spares; ``broker`` and ``wanted`` return the broker's id and the number of spares."""
         self._task = asyncio.create_task(self._run(broker, wanted), name="spares")
 
     async def stop(self) -> None:
@@ -69,7 +69,7 @@ class SpareReplicas:
 
     @contextmanager
     def held_back(self) -> Iterator[None]:
-        """Make no spares meanwhile, nor shortly after: a replica is being started."""
+        """Make no spares during a block, nor shortly after it, because a replica is being started."""
         self._starting += 1
         try:
             yield
@@ -79,12 +79,12 @@ class SpareReplicas:
             self._changed.set()
 
     async def actor_of(self, replica: str) -> str:
-        """Return the name of the actor that is this replica, or would be."""
+        """Return the name of this replica's actor: of its former spare, or the replica's own name."""
         await self._load()
         return self._roles.get(replica, replica)
 
     async def replicas(self, broker: int) -> set[str]:
-        """Return the names of the replicas of this broker that have an actor, in a spare or of their own."""
+        """Return the names of this broker's replicas that have an actor, a former spare or one of their own."""
         await self._load()
         mine = f":broker-{broker}:"
         named = {
@@ -93,10 +93,9 @@ class SpareReplicas:
         return named | set(self._roles)
 
     async def adopt(self, spec: ReplicaSpec, controller: Place | None) -> bool:
-        """Have a spare serve the replica, and return when it does; False: it needs a process of its own.
+        """Let a spare become the replica; returns when it serves. False: the replica needs a process of its own.
 
-        ``controller``: where it is, as far as the broker knows.
-        Raises ActorTrouble and OSError.
+        ``controller``: the controller's address, as far as the broker knows it. Raises ActorTrouble and OSError.
         """
         await self._load()
         replica = name_of(spec)
@@ -109,7 +108,7 @@ class SpareReplicas:
             await self.forget(replica)
             return False
         except ActorRaised:
-            # It could not start. A dedicated actor would have ended; end this one too, and do not use up another.
+            # The replica could not start. Its own actor would have ended, so end this one, and use up no other spare.
             await self._actors.end(actor, is_stopped_first=False)
             await self.forget(replica)
             self._barred.add(replica)  # last: forgetting a replica lifts the bar
@@ -117,7 +116,7 @@ class SpareReplicas:
         return True
 
     async def _take_spare(self, spec: ReplicaSpec) -> bool:
-        """Note which spare becomes the replica, before it is called; False: none does."""
+        """Choose a spare for the replica, and note it before the spare is called; False: there is none."""
         replica = name_of(spec)
         if choose(self._idle, self._roles, self._barred, replica) is None or await self._actors.exists(replica):
             return False
@@ -135,16 +134,16 @@ class SpareReplicas:
         return True
 
     async def forget(self, replica: str) -> None:
-        """Remove the note about a replica after its actor's permanent end; no error when there is none."""
+        """Remove the note about a replica, after its actor has ended for good; no error if there is none."""
         self._barred.discard(replica)
         actor = self._roles.pop(replica, None)
         if actor is not None:
             await asyncio.to_thread(role_file(self._folder, actor).unlink, missing_ok=True)
 
     async def _load(self) -> None:
-        """Read the notes of the broker's earlier incarnations, once, and remove those that no longer hold.
+        """Read, once, the notes of earlier processes of this broker, and remove those that are no longer valid.
 
-        A replica without a folder never began: its process is ended, and it gets another one where it is wanted.
+        A replica without a folder has never begun: its actor is ended, and it gets another one if it is wanted.
         """
         async with self._loading:
             if self._loaded:
@@ -183,7 +182,7 @@ class SpareReplicas:
         living = await listed_names(spare_prefix(broker))
         self._idle = [name for name in self._idle if name in living]
         roles = {name: await self._role(name) for name in living - set(self._idle) - set(self._roles.values())}
-        taken = set(self._roles.values())  # again: time has passed
+        taken = set(self._roles.values())  # again, because it may have changed during the calls
         self._idle += sorted(name for name, role in roles.items() if role == "" and name not in taken)
         todo = plan(
             Sight(
@@ -210,7 +209,7 @@ class SpareReplicas:
         self._idle.append(name)
 
     async def _role(self, name: str) -> str | None:
-        """Return the replica that an actor is, "" for a spare, None when it does not answer."""
+        """Return the name of the replica that an actor is; "" for a spare, None if it does not answer."""
         try:
             return str(await self._actors.call(name, "role", timeout_s=QUERY_S))
         except ActorTrouble:

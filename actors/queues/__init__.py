@@ -1,1 +1,1 @@
-"""The shells of queue mode: the queues of a partition at its leader, and the keeper of their state."""
+"""The shells of queue mode: the role of a partition's leader that runs its queues, and the role that stores them."""

@@ -1,4 +1,4 @@
-"""Reads the records behind dead letters and copies, whatever their batches are like. Owned by the queues role."""
+"""Reads the records for dead letters and copies, even from damaged batches. Owned by the queues role."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Place:
 
 
 class Body(NamedTuple):
-    """What a record is, beside its place. ``compression``: the codec of its batch, 0 = none."""
+    """The content of a record. ``stamp_ms``: its timestamp; ``compression``: the codec of its batch, 0 = none."""
 
     key: bytes | None
     value: bytes | None
@@ -42,17 +42,17 @@ class Body(NamedTuple):
 
 
 class Bodies:
-    """The records of one partition, read one by one."""
+    """Reads records of one partition, one by one."""
 
     def __init__(self, host: RoleHost, reader: LogReader) -> None:
-        """``reader`` keeps what was read last."""
+        """``reader`` caches the chunk that was read last."""
         self._host = host
         self._reader = reader
 
     async def body(self, offset: int) -> tuple[Body | None, str]:
-        """Return a record that was handed out once; or None, and why there is none.
+        """Return a record that was delivered before; or None, and why it cannot be read.
 
-        Waits while it cannot be read for a reason that passes: a new leader does not know at once what is committed.
+        Waits while the reason passes: for example, a new leader does not know at once what is committed.
         """
         pause_s = PAUSE_S
         while True:
@@ -73,7 +73,7 @@ class Bodies:
     def _opened(self, chunk: Chunk, offset: int) -> tuple[Body | None, str]:
         try:
             found = chunk.record(offset)
-        except RaylogError as damage:  # whatever it is, the batch stays as it is
+        except RaylogError as damage:  # any error: reading the batch again would not help
             return None, self._damaged(offset, damage)
         if found is None:
             return None, BODY_DELETED

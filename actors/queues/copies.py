@@ -1,4 +1,4 @@
-"""Sends the copies of records that are to be retried late into ``__scheduled``. Owned by the queues role."""
+"""Sends copies of records whose retry is late into ``__scheduled``, which delivers them. Owned by the queues role."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 CLOCK_TIMEOUT_S: Final = 5.0
 LIMIT_LEAST: Final = 33 * 1024 * 1024
-"""Of a retry topic: what ``__scheduled`` has taken, compressed or not, is delivered as it is."""
+"""Lowest max.message.bytes of a retry topic: it has to take every batch that ``__scheduled`` has taken."""
 
 
 class _Target(NamedTuple):
@@ -52,7 +52,7 @@ class _Target(NamedTuple):
 
 
 class _NotTaken(Exception):
-    """``__scheduled`` will never have this batch."""
+    """``__scheduled`` will never take this batch."""
 
     def __init__(self, refusal: RaylogError) -> None:
         super().__init__(str(refusal))
@@ -63,12 +63,12 @@ class CopySender:
     """Sends the copies of one partition's queues."""
 
     def __init__(self, host: RoleHost, bodies: Bodies) -> None:
-        """``bodies`` reads the records."""
+        """``bodies``: reads the records."""
         self._host = host
         self._bodies = bodies
 
     async def find(self, topic: str) -> ev.LetterBoxFound:
-        """Return where copies wait: a partition of ``__scheduled``, which is created on first use."""
+        """Return the partition of ``__scheduled`` for copies; the topic is created on first use."""
         host = self._host
         box: LetterBox | None = None
         try:
@@ -80,7 +80,7 @@ class CopySender:
         return ev.LetterBoxFound(cause="found", now_ms=host.now_ms(), topic=topic, box=box, is_later=True)
 
     async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
-        """Append a batch of copies to ``__scheduled``, repeated until its outcome is sure."""
+        """Append a batch of copies to ``__scheduled``, and repeat that until the outcome is known."""
         host, box = self._host, effect.box
         bodies, lost = await self._read(effect)
         if lost:
@@ -104,7 +104,7 @@ class CopySender:
             return ev.LettersStored(cause="stored", now_ms=host.now_ms(), sequence=effect.sequence, is_later=True)
 
     async def _read(self, effect: ev.SendLetters) -> tuple[list[Body], list[tuple[int, str]]]:
-        """Return the records, from the first one on, that one batch takes; and those that are lost, with the reason."""
+        """Return the first records, as many as one batch takes, and the lost ones with the reason."""
         found: list[Body] = []
         lost: list[tuple[int, str]] = []
         room = Room(None if effect.is_again else BATCH_BYTES)
@@ -119,18 +119,18 @@ class CopySender:
         return found, lost
 
     async def _sent(self, place: Place, batch: bytes) -> None:
-        """Send a batch once; raises _NotTaken where it is never taken, and others where that is not known."""
+        """Send a batch once. Raises _NotTaken if it will never be taken, other errors if the outcome is not known."""
         try:
             await self._host.targets.schedule(place, batch)
         except DuplicateSequence:
-            pass  # it is there
+            pass  # it was stored before
         except RaylogError as error:
             if is_replaced(error) or is_refusal(error):
                 raise _NotTaken(error) from error
             raise
 
     def _not_taken(self, effect: ev.SendLetters, refusal: RaylogError) -> ev.LettersRefused:
-        """Have fewer copies sent, until the one is alone that ``__scheduled`` does not take."""
+        """Halve the batch, until the copy that ``__scheduled`` does not take is alone; that one is lost."""
         if is_replaced(refusal):
             return self._refused(effect, "forgotten", is_replaced=True)
         if len(effect.letters) > 1:
@@ -159,7 +159,7 @@ class CopySender:
         )
 
     async def _clock_ahead_ms(self, place: Place) -> int:
-        """Return how far the clock that delivers copies is ahead of the own one, or more: none comes early."""
+        """Return how far the clock that delivers copies is ahead of this one, rounded up, so that none comes early."""
         began_ms = self._host.now_ms()
 
         def request(epoch: int) -> DescribeSchedulerRequest:
@@ -179,7 +179,7 @@ class CopySender:
             before = Origin.of(body.headers) if is_retry_topic else None
             topic, partition, offset = (*host.partition, letter.offset) if before is None else before[:3]
             stamp_ms = body.stamp_ms if before is None else own_timestamp(body.headers, body.stamp_ms)
-            own = envelope.without(without(body.headers))  # headers of ours that a user has written lead nowhere
+            own = envelope.without(without(body.headers))  # without Raylog's headers that a user may have written
             kept = [timestamp_header(stamp_ms)] if stamp_ms >= 0 else []
             headers.append([*own, *kept, Origin(topic, partition, offset, letter.tries).header(), wrapped])
         return encode_batch(
@@ -192,7 +192,7 @@ class CopySender:
         )
 
     async def _target(self, group: str) -> _Target:
-        """Return the group's retry topic, which is created where it does not exist; the own one, if this is one."""
+        """Return the group's retry topic, created if it does not exist; this topic itself if it is a retry topic."""
         host = self._host
         own = host.partition.topic
         topic = own if host.config.get(OF) else retry_topic(group, own)
@@ -209,17 +209,17 @@ class CopySender:
         return limit_for_copies(self._host.config, LIMIT_LEAST)
 
     async def _make_room(self, row: MetadataTopic) -> None:
-        """Raise the limit of a retry topic that would not take each copy: its source's was raised since."""
+        """Raise max.message.bytes of a retry topic if it would not take every copy, because its source's was raised."""
         limit = self._limit()
         if int(dict(row.config).get(LIMIT, 0)) < int(limit):
             request = AlterTopicConfigRequest(row.topic, {LIMIT: limit}, [])
             try:
                 await self._host.call_controller(ALTER_TOPIC_CONFIG.name, request)
-            except RaylogError as refusal:  # most copies fit all the same
+            except RaylogError as refusal:  # most copies will fit all the same
                 logger.warning("%s: the limit of %s stays: %s", self._host.partition, row.topic, refusal)
 
     async def _create(self, topic: str) -> None:
-        """Create a retry topic with as many partitions, the same settings of queues, room, and no limit to age."""
+        """Create a retry topic with its source's number of partitions and queue settings, and without retention."""
         host = self._host
         row = await source_of(host)
         kept = {name: value for name, value in host.config.items() if name in DEFAULTS}

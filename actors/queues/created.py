@@ -1,7 +1,7 @@
-"""Creating the topics of a queue's letters and copies: as many replicas as the topic that they come from.
+"""Creates the topics for a queue's dead letters and copies, with as many replicas as their source topic.
 
-A record is finished in its own topic once its letter or copy is stored, which must not be the end of its replicas. Used
-by letters.py and copies.py. May touch: the controller, by the host's calls.
+A record is finished in its own topic once its letter or copy is stored; it must not have fewer replicas from then on.
+Used by letters.py and copies.py. May touch: the controller, through the host's calls.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ async def source_of(host: RoleHost) -> MetadataTopic:
 async def create_as_source(
     host: RoleHost, source: MetadataTopic, topic: str, partitions: int, config: Mapping[str, str]
 ) -> None:
-    """Create a topic with the source's replicas, or with fewer where too few brokers are online. Raises RaylogError.
+    """Create a topic with the source's number of replicas, or fewer if too few brokers are online. Raises RaylogError.
 
-    One that another partition's leader has created meanwhile is taken as it is.
+    A topic that another partition's leader has created meanwhile is used as it is.
     """
     most = len(source.partitions[0].replicas) if source.partitions else CLUSTER_DEFAULT
     in_sync = {IN_SYNC: host.config[IN_SYNC]} if IN_SYNC in host.config and most > 1 else {}
     for replicas in range(most, 0, -1) or (CLUSTER_DEFAULT,):
-        settings = {**config, **in_sync} if replicas == most else config  # fewer replicas may be fewer than that
+        settings = {**config, **in_sync} if replicas == most else config  # fewer replicas may be below its min ISR
         request = CreateTopicRequest(topic, partitions, replicas, None, settings, False, 0)
         try:
             await host.call_controller(CREATE_TOPIC.name, request)

@@ -1,7 +1,7 @@
-"""The shell of the keeper: the leader of ``__share_state`` stores the states of queues. A role of that leader.
+"""The shell of the keeper: a role of the leader of ``__share_state``, which stores the states of queues.
 
-All changes that come in one turn of the loop go into one batch. When an append fails, its outcome is not known: the
-machine is dropped and loaded from the log again.
+All changes that come in one turn of the event loop go into one batch. When an append fails, its outcome is not known:
+the state machine is dropped and loaded from the log again.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ HEAD_BYTES: Final = 128
 APPEND_TIMEOUT_MS: Final = 10_000
 AGAIN_S: Final = 0.1
 KEPT_BYTES: Final = 24 * 1024 * 1024
-"""Size of the log at which every queue is stored whole again, so that earlier segments can go."""
+"""Size of the log above which a snapshot is written, i.e. every queue whole, so that earlier rows can be deleted."""
 SNAPSHOT_EACH_BYTES: Final = 8 * 1024 * 1024
-"""At least so much is written between two such times."""
+"""Bytes that are written between two snapshots, at least."""
 
 _decoder = msgspec.msgpack.Decoder()
 _Runner = CoordinatorRunner[Any, EncodedRow]
@@ -66,32 +66,32 @@ class KeeperRole(Role):
         self._kept_bytes = KEPT_BYTES
         self._written_bytes = 0
         self._snapshot_first = -1
-        """First offset of the snapshot that is being written; -1 = none is."""
+        """First offset of the snapshot that is being written; -1 = none."""
         self._snapshot_wanted = False
         self._unreadable = 0
-        """Rows that the last load passed over."""
+        """Rows that the last load skipped because they could not be read."""
         self._is_broken = False
-        """A defect has voided what the runner knows."""
+        """Whether a defect has made the state in memory invalid."""
 
     def begin(self) -> None:
         """Load the states, then serve."""
         self.host.spawn(self._live(), "share state")
 
     async def end(self) -> None:
-        """Refuse what waits."""
+        """Refuse the requests that wait."""
         self._refuse_all()
 
     @property
     def is_busy(self) -> bool:
-        """Whether it loads or writes."""
+        """Whether states are being loaded or written."""
         return self._runner is None or self._wanted.is_set()
 
     def figures(self) -> dict[str, int]:
-        """Return how many queues there are, and how many rows were passed over."""
+        """Return the number of queues, and of rows that could not be read."""
         return {"share_states": len(self.machine.queues), "unreadable": self._unreadable}
 
     def receive(self, request: Request, args: Any) -> None:
-        """Take a request of a queue's leader, or of an administrator."""
+        """Take a request of a queue's leader, or of an administrator. Raises NotLeaderOrFollower."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
         request.args = args
@@ -142,16 +142,16 @@ class KeeperRole(Role):
                 if not header.is_control:
                     self._replay(runner, records, place, header)
                 offset = header.next_offset
-                await asyncio.sleep(0)  # heartbeats go on
+                await asyncio.sleep(0)  # lets heartbeats be sent meanwhile
         logger.info("%s: the states of %d queues are loaded", self.host.partition, len(self.machine.queues))
         return runner
 
     def _replay(self, runner: _Runner, records: bytes, place: int, header: BatchHeader) -> None:
-        """Replay the rows of a batch. What cannot be read is passed over: it stands for nothing."""
+        """Replay the rows of a batch. Rows that cannot be read are counted, logged and skipped."""
         try:
             columns = decode_batch(records, place, header, verify=False)
         except CorruptBatch as error:
-            check_crc(records, place, header)  # bytes that changed on the disk are read again, or repaired
+            check_crc(records, place, header)  # bytes changed on the disk: raises, so that all is loaded again
             self._pass_over(header.base_offset, error)
             return
         values = columns.values or [None] * header.record_count
@@ -162,7 +162,7 @@ class KeeperRole(Role):
                 runner.replay(_decoder.decode(key), None if value is None else _decoder.decode(value))
             except InvariantBroken:
                 raise
-            except Exception as error:  # whatever a row that is none of ours does to a machine
+            except Exception as error:  # a row that the keeper has not written may raise anything
                 self._pass_over(offset, error)
 
     def _pass_over(self, offset: int, error: Exception) -> None:
@@ -185,7 +185,7 @@ class KeeperRole(Role):
                 if self._snapshot_wanted and self._snapshot_first < 0:
                     self._snapshot_first = reply.base_offset
                 runner.stored()
-            if self._is_broken:  # what waits may be of half a step
+            if self._is_broken:  # the rows that wait may be those of an unfinished step
                 raise NotLeaderOrFollower("a defect has voided the states")
             self._begin_snapshot(runner)
 
@@ -209,30 +209,30 @@ class KeeperRole(Role):
     # ------------------------------------------------------------ the runner's ports
 
     def now_ms(self) -> int:
-        """Return the time of a clock that does not go back."""
+        """Return the time of a monotonic clock, in milliseconds."""
         return self.host.now_ms()
 
     def wall_ms(self) -> int:
-        """Return the time of day."""
+        """Return the time of day, in milliseconds since 1970."""
         return self.host.wall_ms()
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
-        """Return a row as it is stored, and its size."""
+        """Return a row as it is stored, and its size in bytes."""
         return encoded_row(key, value)
 
     def row_bytes_max(self) -> int:
-        """Return the bytes of the largest row that the log takes."""
+        """Return the size of the largest row that the log takes, in bytes."""
         return TopicConfig.from_dict(self.host.config).max_message_bytes - HEAD_BYTES
 
     def wake_writer(self) -> None:
-        """Have the rows that wait appended."""
+        """Append the rows that wait, soon."""
         self._wanted.set()
 
     def propose_sleep(self) -> None:
-        """A role sleeps with its partition; nothing is proposed."""
+        """Do nothing: a role sleeps with its partition."""
 
     def fatal(self, reason: str) -> None:
-        """Load again: half a step may have been taken, and only the log has the valid state."""
+        """Load the states again: a step may be half done, and only the log has the valid state."""
         logger.error("%s: %s", self.host.partition, reason)
         self._is_broken = True
         self._wanted.set()

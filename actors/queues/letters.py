@@ -1,4 +1,4 @@
-"""Finds the topic of dead letters, and builds and sends their batches. Owned by the queues role."""
+"""Finds or creates the dead-letter topic, and builds and sends batches of dead letters. Owned by the queues role."""
 
 from __future__ import annotations
 
@@ -32,35 +32,41 @@ PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 5.0
 LIMIT: Final = "max.message.bytes"
 LIMIT_DEFAULT: Final = 1_048_588
-"""Of a topic without a limit of its own: Kafka's default, and the brokers'."""
+"""Limit of a topic that sets none: the default of Kafka and of the brokers."""
 LIMIT_MAX: Final = 2**31 - 1
 LIMIT_FRESH_MS: Final = 30_000
-"""How long the limit of a dead-letter topic is believed: it decides only how much is sent at a time."""
+"""Time for which a dead-letter topic's limit is cached. A stale one does no harm: it only sets the batch size."""
 
 
 def limit_for_copies(config: Mapping[str, str], least: int = 0) -> str:
-    """Return the limit of a topic that takes copies of a topic's records, each with headers that are added."""
+    """Return ``max.message.bytes`` for a topic that takes copies of another one's records, with headers added.
+
+    ``config`` is the other topic's. The result is at least ``least``.
+    """
     return str(min(LIMIT_MAX, max(least, int(config.get(LIMIT, LIMIT_DEFAULT)) + ROOM_BYTES)))
 
 
 class Sender(Protocol):
-    """Sends letters, or copies."""
+    """Sends dead letters or late retries."""
 
     async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
-        """Append a batch of them, repeated until its outcome is sure."""
+        """Append a batch; repeated until its outcome is known."""
 
 
 async def sent_at_last(
     sender: Sender, host: RoleHost, group: str, effect: ev.SendLetters, is_over: Callable[[], bool]
 ) -> ev.LettersStored | ev.LettersRefused | None:
-    """Have a batch sent, whatever is the matter with its records; None = the group's queue ``is_over``."""
+    """Send a batch; after an unexpected error, again and again. None: the group's queue ``is_over``.
+
+    Raises NotLeaderOrFollower.
+    """
     while not is_over():
         try:
             return await sender.send(group, effect)
         except NotLeaderOrFollower:
             raise
         except Exception:
-            # Whatever it is, it is in the records of one group: nothing else of the partition's leader ends by it.
+            # The cause is in the records of one group, so nothing else of the partition's leader may end.
             logger.exception("%s: dead letters of group %s wait", host.partition, group)
             await asyncio.sleep(PAUSE_MAX_S)
     return None
@@ -90,10 +96,10 @@ class LetterSender:
         self._bodies = bodies
         self._day_ms = day_ms
         self._limits: dict[str, tuple[int, int]] = {}
-        """By topic id: the limit of its batches, and when it was looked up."""
+        """By topic id: the largest batch in bytes, and when it was looked up (`now_ms`)."""
 
     async def find(self, topic: str) -> ev.LetterBoxFound:
-        """Return where the dead letters for a topic go; it is created where it does not exist."""
+        """Return where the letters for the dead-letter topic ``topic`` go. A topic that does not exist is created."""
         host = self._host
         try:
             if topic == UNDELIVERABLE_TOPIC:
@@ -116,7 +122,7 @@ class LetterSender:
         return ev.LetterBoxFound(cause="found", now_ms=host.now_ms(), topic=topic, box=box)
 
     async def _create(self, topic: str) -> None:
-        """Create the topic with no limit to the age of its records, room for each, and this topic's replicas."""
+        """Create the topic: no retention limit, room for any record of this topic, and as many replicas as it has."""
         host = self._host
         config = {"retention.ms": "-1", LIMIT: limit_for_copies(host.config)}
         await create_as_source(host, await source_of(host), topic, CLUSTER_DEFAULT, config)
@@ -127,7 +133,7 @@ class LetterSender:
         )
 
     async def _bytes_max(self, box: LetterBox) -> int:
-        """Return how many bytes of letters are sent at a time."""
+        """Return the largest batch of letters, in bytes."""
         found = self._limits.get(box.topic_id)
         if found is None or self._host.now_ms() - found[1] >= LIMIT_FRESH_MS:
             try:
@@ -141,7 +147,7 @@ class LetterSender:
         return min(BATCH_BYTES, found[0])
 
     async def send(self, group: str, effect: ev.SendLetters) -> ev.LettersStored | ev.LettersRefused:
-        """Append a batch of dead letters, repeated until its outcome is sure."""
+        """Append a batch of dead letters; repeated until its outcome is known."""
         letters, without_body = await self._letters(group, effect)
         circling = [letter for letter in letters if letter.is_circling]
         if circling:
@@ -156,7 +162,7 @@ class LetterSender:
             try:
                 await self._host.targets.send(place, _encoded(letters, stamp_ms, meta))
             except DuplicateSequence:
-                without_body = 0  # it is there, as an earlier leader has sent it
+                without_body = 0  # an earlier leader has appended the batch, and has counted these
             except (RaylogError, OSError) as trouble:
                 if is_replaced(trouble):
                     logger.warning("%s: another dead-letter topic is found: %s", self._host.partition, trouble)
@@ -174,7 +180,7 @@ class LetterSender:
     async def _not_taken(
         self, effect: ev.SendLetters, letters: Sequence[_Letter], refusal: BaseException
     ) -> ev.LettersRefused:
-        """Have fewer letters sent, until the one is alone that the topic does not take."""
+        """Halve the batch until it is the one letter that the topic refuses; that one goes to ``__undeliverable``."""
         self._limits.clear()
         if len(letters) > 1:
             return self._refused(effect, "refused", fits=len(letters) // 2)
@@ -182,14 +188,14 @@ class LetterSender:
         offset = letters[0].offset
         if isinstance(refusal, RecordTooLarge):
             return self._refused(effect, "too large", too_large=(offset,))
-        if effect.box.topic == UNDELIVERABLE_TOPIC:  # there is nowhere else
+        if effect.box.topic == UNDELIVERABLE_TOPIC:  # there is no other topic to try
             return self._refused(effect, "refused", too_large=(offset,))
         return await self._sent_aside(effect, letters, in_circles=False)
 
     async def _sent_aside(
         self, effect: ev.SendLetters, aside: Sequence[_Letter], *, in_circles: bool
     ) -> ev.LettersRefused:
-        """Append letters to ``__undeliverable``, one by one; those in circles that come from there are dropped."""
+        """Append letters to ``__undeliverable``, one by one. Circling letters that come from there are dropped."""
         host = self._host
         pause_s = PAUSE_S
         is_end = in_circles and host.partition.topic == UNDELIVERABLE_TOPIC
@@ -242,7 +248,7 @@ class LetterSender:
         )
 
     async def _letters(self, group: str, effect: ev.SendLetters) -> tuple[list[_Letter], int]:
-        """Return the letters, from the first one on, that one batch takes; and how many have no body."""
+        """Return the first letters, as many as fit into one batch, and how many of them have no body."""
         found: list[_Letter] = []
         room = Room(None if effect.is_again else await self._bytes_max(effect.box))
         without_body = 0
@@ -264,7 +270,7 @@ class LetterSender:
         topic, partition, offset = (*host.partition, letter.offset)
         stamp_ms = -1 if body is None else body.stamp_ms
         origin = Origin.of(own) if host.config.get(OF) else None
-        if origin is not None:  # it was retried in a topic of the group alone: a redrive leads back to its own
+        if origin is not None:  # it was retried in the group's retry topic; a redrive has to lead to its first topic
             topic, partition, offset, _ = origin
             stamp_ms = own_timestamp(own, stamp_ms)
         cause = Cause(
@@ -282,7 +288,7 @@ class LetterSender:
 
 
 def _encoded(letters: Sequence[_Letter], stamp_ms: int, meta: BatchMeta) -> bytes:
-    """Return the batch; compressed, if a record was: else it may be too large for a topic that took it."""
+    """Return the batch, compressed if a record was: uncompressed, a record may exceed the limit that it fitted in."""
     return encode_batch(
         [letter.key for letter in letters],
         [letter.value for letter in letters],

@@ -1,7 +1,7 @@
-"""One queue at its leader: the machine's runner, the fetches that wait, the changes on their way to the keeper.
+"""One queue at its leader: its state machine's runner, the waiting fetches, and the changes on their way to the keeper.
 
-Owned by the queues role (``role.py``). One task serves fetches in the order of their arrival, one stores changes: what
-is decided while a change is on its way goes with the next one.
+Owned by the queues role (``role.py``). One task serves fetches in the order of their arrival. Another one stores
+changes: those made while a call to the keeper is open go together into the next call.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 CHANGE_BYTES_MAX: Final = 512 * 1024
 PAUSE_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
-"""Pause before fetches are served again after an error."""
+"""Longest pause before fetches are served again after an error; the first one is PAUSE_S, and each one doubles."""
 
 
 class _Parked:
@@ -50,7 +50,7 @@ class _Parked:
 
 
 class Queue:
-    """One group on one partition, from the load of its state until it is loaded elsewhere."""
+    """The queue of one group on one partition, from one load of its state until the next load, here or elsewhere."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class Queue:
         on_over: Callable[[Queue, str], None],
         wall_ms: Callable[[], Awaitable[int]],
     ) -> None:
-        """``on_over`` is called when this load is over, because another one has followed.
+        """``on_over`` is called with a reason when this queue has to be loaded again: fenced, not stored, or a defect.
 
-        ``wall_ms`` returns the time of day, in milliseconds since 1970, by which waits end under any leader.
-        ``is_watched`` returns whether a fetch of any group waits at the end of the log.
+        ``wall_ms`` returns the time of day, in milliseconds since 1970: ends of delays are stored by it, so that they
+        hold under any leader. ``is_watched`` returns whether a fetch of any group waits at the end of the log.
         """
         self.group = group
         self._host = host
@@ -98,7 +98,7 @@ class Queue:
     # ------------------------------------------------------------ life
 
     async def load(self) -> None:
-        """Load the state, and serve. Raises FencedLeaderEpoch and other RaylogError."""
+        """Load the state, and begin to serve. Raises FencedLeaderEpoch and other RaylogError."""
         self.state_epoch, stored, is_later = await self._states.read(self.group)
         await self._reader.begin()
         wall_ms = await self._wall_ms()
@@ -121,7 +121,7 @@ class Queue:
         self._log_start_moved(machine)
 
     def end(self, reason: str) -> None:
-        """Take nothing more; senders of open requests look the leader up again."""
+        """Serve no more. Open requests fail with NotLeaderOrFollower, so their senders look up the leader."""
         if self._is_over:
             return
         self._is_over = True
@@ -139,14 +139,14 @@ class Queue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether locks run, fetches wait or changes are on their way."""
+        """Whether records are locked, fetches wait, or changes are not stored yet."""
         machine = self.machine
         is_writing = self._rows.durable_end() < self._rows.end()
         return bool(self._parked) or is_writing or self._sending > 0 or (machine is not None and machine.is_busy)
 
     @property
     def parked(self) -> int:
-        """How many fetches wait."""
+        """Number of fetches that wait."""
         return len(self._parked)
 
     @property
@@ -155,27 +155,27 @@ class Queue:
         return bool(self._parked) and not self._is_over
 
     def more(self) -> None:
-        """Look at the waiting fetches: there is more to read."""
+        """Serve the waiting fetches: there is more to read, or the log start offset has moved."""
         machine = self.machine
         if machine is not None:
             self._log_start_moved(machine)
         self._wake.set()
 
     def reconfigured(self) -> None:
-        """Take the topic's settings as they are now; a queue that is being loaded begins with them."""
+        """Apply the topic's settings as they are now; a queue that is being loaded begins with them."""
         if self.machine is not None and not self._is_over:
             self._feed(ev.Reconfigured(cause="reconfigured", now_ms=self._host.now_ms(), topic=self._host.config))
 
     # ------------------------------------------------------------ requests
 
     def open(self, request: Request, args: wire.QueueOpenRequest) -> None:
-        """Take a member in. Its locks end with the connection of this request."""
+        """Add a member. It leaves, and its locks end, when the connection of this request closes."""
         member = args.member_id
         connection = request.connection
         if self._connections.get(member) is not connection:
             self._connections[member] = connection
             connection.on_close(lambda closed: self._closed(member, closed))
-        self._answer_member(member)  # of a fetch from before it would not know
+        self._answer_member(member)  # it may have restarted, and would not know of records for an earlier fetch
         number = self._requests.remember(request)
         self._feed(
             ev.Opened(
@@ -190,7 +190,10 @@ class Queue:
         )
 
     def fetch(self, request: Request, args: wire.QueueFetchRequest) -> None:
-        """Serve a fetch, or let it wait."""
+        """Queue a fetch, to be served in order. Raises UnknownMemberId.
+
+        ``max_records`` of 0 ends the member's waiting fetches instead; ``max_wait_ms`` of 0 does not wait for records.
+        """
         machine = self.machine
         if machine is None or args.member_id not in machine.members:
             raise UnknownMemberId(f"The queue does not know the member {args.member_id!r}; open it again.")
@@ -207,7 +210,7 @@ class Queue:
         self._wake.set()
 
     def acknowledge(self, request: Request, args: wire.QueueAcknowledgeRequest) -> None:
-        """Take verdicts in; they are answered when they are stored."""
+        """Apply a member's verdicts; the reply is sent when they are stored."""
         number = self._requests.remember(request)
         verdicts = [ev.Verdict(*_fields(row)) for row in args.verdicts]
         self._feed(
@@ -221,24 +224,24 @@ class Queue:
         )
 
     def leave(self, member: str) -> None:
-        """Let a member go."""
+        """Remove a member."""
         self._connections.pop(member, None)
         self._answer_member(member)
         self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
     def reset(self, request: Request, offset: int) -> None:
-        """Go on at another offset."""
+        """Continue at another offset; the reply is sent when that is stored."""
         number = self._requests.remember(request)
         self._feed(ev.Reset(cause="reset", now_ms=self._host.now_ms(), request=number, offset=offset))
 
     def peek(self, first: int, limit: int) -> wire.QueuePeekReply:
-        """Return states of records."""
+        """Return the states of up to ``limit`` ranges of records, from the offset ``first`` on."""
         machine = self.machine
         rows = [] if machine is None else machine.peek(first, limit, self._host.now_ms())
         return wire.QueuePeekReply([wire.QueuePeeked(*row) for row in rows])
 
     def describe(self) -> wire.QueueDescribeReply:
-        """Return what is known of this queue."""
+        """Return the queue's members, settings, counters and numbers of records. Raises NotLeaderOrFollower."""
         machine = self.machine
         if machine is None:
             raise NotLeaderOrFollower(f"The queue of group {self.group!r} is being loaded.")
@@ -257,7 +260,7 @@ class Queue:
         )
 
     def _answer_member(self, member: str) -> None:
-        """Let the fetches of a member that wait end with nothing."""
+        """End a member's waiting fetches without records."""
         for fetch in [fetch for fetch in self._parked if fetch.args.member_id == member]:
             self._parked.remove(fetch)
             self._answer(fetch, None)
@@ -301,7 +304,7 @@ class Queue:
             await self._wake.wait()
 
     async def _serve(self) -> None:
-        """Serve the waiting fetches for as long as there is something to hand out."""
+        """Serve the waiting fetches for as long as there are records for them."""
         machine = self.machine
         while machine is not None and self._parked and not self._is_over:
             fetch = self._parked[0]
@@ -343,18 +346,18 @@ class Queue:
         )
         hand = self._handed(take)
         self._requests.pop(number, None)
-        if hand is None:  # the member was not known any more, and has its answer
+        if hand is None:  # the member has left meanwhile, and the step has refused its request
             if self._parked and self._parked[0] is fetch:
                 self._parked.popleft()
             return True
-        if not hand.ranges:  # also where no member has work with what lay there
+        if not hand.ranges:  # e.g. there are only gaps
             return self._is_next_elsewhere(first)
         self._parked.popleft()
         if fetch.timer is not None:
             fetch.timer.cancel()
         ranges = [wire.QueueRange(*row) for row in hand.ranges]
         payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
-        waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # of times that were rounded down
+        waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # -1: both times are rounded down
         fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, waited_ms), payload)
         return True
 
@@ -368,7 +371,7 @@ class Queue:
         return self._hand
 
     async def _scan(self, machine: QueueMachine) -> bool:
-        """Read the keys of the next records; False where there are none to read."""
+        """Read the keys of the next records; False if there are none to read."""
         scan = machine.next_scan(self._reader.readable_end)
         if scan is None:
             return False
@@ -494,9 +497,9 @@ class Queue:
                     self._set_timer()
 
     def _defect(self, reason: str) -> None:
-        """Half a step may have been taken: the next request loads the queue again from what is stored.
+        """End the queue, since a step may be half done: the next request loads it again from what is stored.
 
-        Soon, so that the request to blame is answered with its error first.
+        That happens one turn of the event loop later, so that the request to blame is answered with its error first.
         """
         logger.error("%s, queue of group %r: %s", self._host.partition, self.group, reason)
         asyncio.get_running_loop().call_soon(self._on_over, self, "a defect, see the log of its leader")

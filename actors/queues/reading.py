@@ -1,8 +1,8 @@
-"""Reads a partition's log for its queues: chunks of whole batches, kept for the next fetches. Owned by the queues role.
+"""Reads a partition's log for its queues, in chunks of whole batches. Owned by the queues role.
 
-Many members take small parts of the same batches, so what was read last is kept, and serves all groups. The end of the
-log is watched by one long poll, while a fetch waits anywhere. Only committed records are read: what a transaction that
-was aborted has sent is no work for any member.
+Many members take small parts of the same batches, so the last chunks are cached for the queues of all groups. While a
+fetch of any group waits, one long poll watches the end of the log. Only committed records are read: no member gets
+the records of an aborted transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 CHUNK_BYTES: Final = 1024 * 1024
 CHUNKS_KEPT: Final = 4
 WATCH_MS: Final = 10_000
-"""How long one long poll at the end of the log waits."""
+"""Wait of one long poll at the end of the log."""
 PAUSE_S: Final = 0.05
 
 
@@ -38,14 +38,14 @@ class ReadBatch(NamedTuple):
     place: int
     header: BatchHeader
     is_hidden: bool
-    """Whether it has no records for any member: a marker, or aborted."""
+    """Whether it has no records for members: it is a control batch, or of an aborted transaction."""
 
 
 class Chunk:
-    """Whole batches from ``first`` on, up to ``end``."""
+    """Whole batches that cover the offsets [first, end)."""
 
     def __init__(self, first: int, payload: bytes, aborted: Sequence[AbortedTxn]) -> None:
-        """``aborted``: the transactions of which nothing is handed out, as the log names them for all these batches."""
+        """``aborted``: the aborted transactions with records in these batches."""
         self.first = first
         self.payload = payload
         coming = sorted(aborted, key=lambda each: each.first_offset)
@@ -64,7 +64,10 @@ class Chunk:
         self.end = self.batches[-1].header.next_offset if self.batches else first
 
     def cut(self, first: int, end: int, max_bytes: int) -> tuple[memoryview, int]:
-        """Return the batches that have offsets in [first, end), at most so many bytes but one batch, and their end."""
+        """Return the batches with offsets in [first, end), and the offset where they end.
+
+        They have at most ``max_bytes``, but there is at least one of them.
+        """
         start = stop = -1
         behind = end
         for place, header, _ in self.batches:
@@ -81,7 +84,7 @@ class Chunk:
         return memoryview(self.payload)[max(start, 0) : max(stop, 0)], behind
 
     def end_within(self, first: int, max_bytes: int) -> int:
-        """Return where the batches from ``first`` on end that fit into so many bytes; one always does."""
+        """Return the end offset of the batches from ``first`` on that fit into ``max_bytes``; at least one of them."""
         start = -1
         end = self.end
         for place, header, _ in self.batches:
@@ -95,7 +98,7 @@ class Chunk:
         return end
 
     def gaps(self, first: int, end: int) -> list[tuple[int, int]]:
-        """Return the ranges of [first, end) without records for members: markers, aborted, cleaned away."""
+        """Return the ranges of [first, end) without records for members: markers, aborted, or compacted away."""
         found: list[tuple[int, int]] = []
         behind = first
         for _, header, is_hidden in self.batches:
@@ -111,13 +114,13 @@ class Chunk:
         return found
 
     def keys(self, first: int) -> list[tuple[int, int | None]]:
-        """Return the hash of each record's key, by offset, from an offset on; offsets without records are left out."""
+        """Return (offset, hash of the key) of each record from the offset ``first`` on; None: the record has no key."""
         found: list[tuple[int, int | None]] = []
         for place, header, is_hidden in self.batches:
             if is_hidden or header.next_offset <= first:
                 continue
             columns = self._opened(place, header)
-            if columns is None:  # its member has to say so: it belongs to no key
+            if columns is None:  # counts as records without a key; the member that gets them reports the damage
                 found += [(offset, None) for offset in range(max(first, header.base_offset), header.next_offset)]
             elif columns.keys is None:
                 found += [(offset, None) for offset in columns.offsets if offset >= first]
@@ -130,7 +133,7 @@ class Chunk:
         return found
 
     def earlier_tries(self, first: int) -> list[tuple[int, int]]:
-        """Return how often each record was handed out before it was copied here, by offset, from an offset on."""
+        """Return (offset, deliveries before the record was copied to this retry topic), from ``first`` on."""
         found: list[tuple[int, int]] = []
         for place, header, is_hidden in self.batches:
             if is_hidden or header.next_offset <= first:
@@ -145,9 +148,9 @@ class Chunk:
         return found
 
     def record(self, offset: int) -> tuple[Columns, int] | None:
-        """Return the columns that have a record, and its index there; None = there is none.
+        """Return the columns of a record's batch and the record's index in them; None: there is no such record.
 
-        Raises CorruptBatch where its batch cannot be opened.
+        Raises CorruptBatch if the batch cannot be decoded.
         """
         for place, header, is_hidden in self.batches:
             if header.base_offset <= offset < header.next_offset and not is_hidden:
@@ -163,10 +166,10 @@ class Chunk:
         return None
 
     def _opened(self, place: int, header: BatchHeader) -> Columns | None:
-        """Return the columns of a batch; None where its body cannot be opened, which is logged once."""
+        """Return the columns of a batch; None if it cannot be decoded, which is logged once."""
         try:
             return decode_batch(self.payload, place, header)
-        except Exception as damage:  # a hostile body may raise more than RaylogError; the others go on
+        except Exception as damage:  # a hostile body may raise more than RaylogError; other batches are still served
             if place not in self._unreadable:
                 self._unreadable.add(place)
                 logger.warning("The batch at offset %d cannot be opened: %s", header.base_offset, damage)
@@ -174,21 +177,21 @@ class Chunk:
 
 
 class LogReader:
-    """What the queues of one partition read."""
+    """Reads the log for all queues of one partition, and caches the last chunks."""
 
     def __init__(self, host: RoleHost, on_more: Callable[[], None]) -> None:
-        """``on_more`` is called when there is more to read, or the log begins later."""
+        """``on_more`` is called when the watch has read more records."""
         self._host = host
         self._on_more = on_more
         self._chunks: deque[Chunk] = deque(maxlen=CHUNKS_KEPT)
         self._is_watching = False
         self._is_wanted: Callable[[], bool] = lambda: False
         self.readable_end = 0
-        """Behind the last record that may be read, as known now."""
+        """The last stable offset, as far as known: records below it may be read."""
         self.log_start = 0
 
     async def begin(self) -> None:
-        """Learn where the log ends and begins. Raises RaylogError."""
+        """Refresh :attr:`log_start` and :attr:`readable_end`. Raises RaylogError."""
         self.log_start = (await self._host.list_offsets(EARLIEST)).offset
         self.readable_end = max(self.readable_end, await self._stable_end(), self.log_start)
 
@@ -199,7 +202,7 @@ class LogReader:
         return reply.last_stable_offset
 
     async def chunk(self, offset: int) -> Chunk | None:
-        """Return batches from an offset on; None where there are none any more, or not yet. Raises RaylogError."""
+        """Return a chunk that contains an offset; None if it was deleted, or is not written yet. Raises RaylogError."""
         for chunk in self._chunks:
             if chunk.first <= offset < chunk.end:
                 return chunk
@@ -223,11 +226,11 @@ class LogReader:
         return chunk
 
     def look(self) -> None:
-        """Learn whether the log begins later now: what was deleted is handed out no more, though it is kept here."""
+        """Refresh :attr:`log_start`, so that deleted records are handed out no more, although they are cached here."""
         self.log_start = max(self.log_start, self._host.log.log_start_offset)
 
     def watch(self, is_wanted: Callable[[], bool]) -> None:
-        """Look at the end of the log for as long as ``is_wanted``; one poll at a time."""
+        """Poll the end of the log while ``is_wanted`` returns True; one poll at a time."""
         self._is_wanted = is_wanted
         if not self._is_watching:
             self._is_watching = True
@@ -250,5 +253,5 @@ class LogReader:
             self._is_watching = False
 
     def forget(self) -> None:
-        """Drop what was read: no group is active."""
+        """Drop the cached chunks."""
         self._chunks.clear()

@@ -1,4 +1,4 @@
-"""The queues of a partition: a role of its leader, which costs nothing before the first request for a queue."""
+"""The queues of a partition: a role of its leader. It costs nothing before the first request for a queue."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from raylog.rpc import Request
 logger = logging.getLogger(__name__)
 
 CLOCK_WAIT_MS: Final = 1_000
-"""How long the load of a queue waits until most brokers' clocks agree; then the earliest counts."""
+"""Wait for the clocks of most brokers when a queue is loaded; after it, the earliest clock counts."""
 
 
 class QueuesRole(Role):
@@ -54,9 +54,9 @@ class QueuesRole(Role):
     def __init__(self, host: RoleHost) -> None:
         super().__init__(host)
         self.queues: dict[str, Queue] = {}
-        """Those that serve, by their groups."""
+        """The queues that serve, by group."""
         self._loading: dict[str, list[tuple[Request, Any]]] = {}
-        """The requests for those that are being loaded."""
+        """The requests for queues that are being loaded, by group."""
         self._states = ShareStates(host)
         self._reader = LogReader(host, self._more)
         bodies = Bodies(host, self._reader)
@@ -66,10 +66,10 @@ class QueuesRole(Role):
         self._clock_lock = asyncio.Lock()
 
     def begin(self) -> None:
-        """Wait for requests."""
+        """Do nothing: queues are loaded by requests."""
 
     def reconfigured(self) -> None:
-        """Have every queue take the topic's settings."""
+        """Apply the topic's new settings to every queue."""
         for queue in list(self.queues.values()):
             queue.reconfigured()
 
@@ -85,12 +85,12 @@ class QueuesRole(Role):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a queue is being loaded or in use."""
+        """Whether a queue is being loaded, or is busy."""
         return bool(self._loading) or any(queue.is_busy for queue in self.queues.values())
 
     @property
     def needed_from(self) -> int | None:
-        """The first record whose dead letter or late copy is not stored yet."""
+        """The first offset whose dead letter or late retry is not stored yet; None: there is none."""
         log_start = self.host.log.log_start_offset
         machines = [queue.machine for queue in self.queues.values() if queue.machine is not None]
         return min(
@@ -98,7 +98,7 @@ class QueuesRole(Role):
         )
 
     def figures(self) -> dict[str, int]:
-        """Return sums over the groups."""
+        """Return the number of queues, and the sums of their censuses and counters."""
         found: dict[str, int] = {"queues": len(self.queues)}
         for queue in self.queues.values():
             if queue.machine is not None:
@@ -107,7 +107,10 @@ class QueuesRole(Role):
         return found
 
     def receive(self, request: Request, args: Any) -> None:
-        """Take a request for a queue, or hold it until the queue is loaded."""
+        """Take a request for a queue, or hold it until the queue is loaded.
+
+        Raises NotLeaderOrFollower, InvalidGroupId and UnknownMemberId.
+        """
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
         group = args.group_id
@@ -127,7 +130,7 @@ class QueuesRole(Role):
             waiting.append((request, args))
 
     async def _wall_ms(self) -> int:
-        """Return the time on which most brokers agree: the ends of waits are stored by it."""
+        """Return the time of day on which most brokers agree; the ends of delays are stored by it."""
         async with self._clock_lock:
             if self._clock is None:
                 clock = TimeOfDay(self.host)
@@ -171,7 +174,7 @@ class QueuesRole(Role):
                 self._hand_over(queue, request, args)
             except RaylogError as refusal:
                 request.fail(refusal)
-            except Exception as defect:  # as in `answering`: it is this request's
+            except Exception as defect:  # as in `answering`, it fails this request only
                 spoiled(request, defect)
 
     def _hand_over(self, queue: Queue, request: Request, args: Any) -> None:

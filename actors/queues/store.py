@@ -1,4 +1,4 @@
-"""Stores what a queue decides: calls of its leader to the keeper of ``__share_state``, repeated until they are sure."""
+"""Reads and stores the states of queues: calls to the keeper of ``__share_state``, repeated until it has answered."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class _Place:
 
 
 class ShareStates:
-    """The way to the keeper, for all queues of one partition."""
+    """The client of the keeper for all queues of one partition."""
 
     def __init__(self, host: RoleHost) -> None:
         self._host = host
         self._place: _Place | None = None
 
     async def read(self, group: str) -> tuple[int, QueueChange, bool]:
-        """Return the state epoch and the state of a queue, and fence the leader before. Raises FencedLeaderEpoch.
+        """Return a queue's state epoch, its state, and whether its partition was added after the group began the topic.
 
-        The last value is whether the partition was added after the group began to work on the topic.
+        The keeper increases the state epoch, which fences an earlier load of the queue. Raises FencedLeaderEpoch.
         """
         host = self._host
         row = (await host.metadata([host.partition.topic])).topics[0]
@@ -74,7 +74,7 @@ class ShareStates:
         return reply.state_epoch, QueueChange.from_wire(reply.state), reply.is_later
 
     async def write(self, group: str, state_epoch: int, version: int, change: QueueChange) -> None:
-        """Store a change; returns when it is committed. Raises FencedStateEpoch when another load has followed."""
+        """Store a change; returns when it is committed. Raises FencedStateEpoch after another load of the queue."""
         host, wire = self._host, change.to_wire()
 
         def request(place: _Place, epoch: int) -> WriteShareStateRequest:
@@ -94,7 +94,7 @@ class ShareStates:
         await self._call(WRITE_SHARE_STATE, request)
 
     async def _call(self, method: Method[RequestT, ReplyT], request: Callable[[_Place, int], RequestT]) -> ReplyT:
-        """Call until there is an answer: the same request again does no harm, because changes are numbered."""
+        """Call until there is an answer. The keeper ignores a repeated change, because changes are numbered."""
         pause_s = PAUSE_S
         while True:
             try:

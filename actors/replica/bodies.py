@@ -1,8 +1,8 @@
-"""Opens the bodies of large produce requests in a thread, before they are appended. Owned by a replica's shell.
+"""Decodes the bodies of large produce requests in a thread, before they are appended. Owned by a replica's shell.
 
-Each connection's requests stay in order, as sequences of producers demand it: those behind one that is being opened
-wait for it. Other connections do not wait, and small requests never do. One thread opens one request at a time, so that
-no more than one is in memory decompressed; connections take turns there.
+Sequence numbers of producers demand that each connection's requests stay in order: a request behind one that is being
+opened waits for it. Other connections do not wait. One thread opens one request at a time, so that only one is in
+memory decompressed; connections take turns there.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ Produce = Callable[[Request, ProduceRequest], None]
 
 
 class BodyOpener:
-    """The produce requests of one replica whose bodies are opened first, or that wait behind such a one."""
+    """The produce requests of one replica whose bodies are opened first, and those that wait behind them."""
 
     def __init__(self, log: PartitionLog, name: str, produce: Produce, leads: Callable[[], bool]) -> None:
-        """``produce`` takes a request whose turn has come; it may raise what a handler may raise.
+        """``produce`` takes a request whose turn has come, and may raise like a request handler.
 
-        ``leads`` returns whether the replica would append anything: else it refuses, and opens nothing for that.
+        ``leads`` returns whether the replica leads. If not, it will refuse the request, and the body is not opened.
         """
         self._log, self._name, self._produce, self._leads = log, name, produce, leads
         self.lines: dict[object, deque[tuple[Request, ProduceRequest]]] = {}
-        """By connection; the first of each is being opened."""
+        """Waiting requests by connection; the first of each is being opened."""
         self._thread: ThreadPoolExecutor | None = None
         self._is_over = False
 
@@ -45,9 +45,9 @@ class BodyOpener:
         return bool(self.lines)
 
     def takes(self, request: Request, args: ProduceRequest) -> bool:
-        """Take a request whose bodies are opened first; False for one to be appended at once.
+        """Take a request whose bodies are opened first; False: the caller appends it at once.
 
-        One plain batch is appended at once, unless requests wait in :attr:`lines` or the log rewrites what comes.
+        One uncompressed batch is appended at once, unless requests of its connection wait or the log rewrites batches.
         """
         line = self.lines.get(request.connection)
         if line is not None:
@@ -60,7 +60,7 @@ class BodyOpener:
         return True
 
     def close(self) -> None:
-        """Open no more: requests that wait are dropped, and their senders learn that."""
+        """Open no more. The requests that wait are dropped without an answer."""
         self._is_over = True
         self.lines.clear()
         if self._thread is not None:
@@ -74,7 +74,7 @@ class BodyOpener:
         work.add_done_callback(lambda done: _report(loop, lambda: self._opened(connection, config, done)))
 
     def _opened(self, connection: object, config: LogConfig, done: Future[Buffer]) -> None:
-        """Append what was opened, and what waited behind it, up to the next that has to be opened."""
+        """Append the opened request and those behind it, up to the next one that has to be opened."""
         line = self.lines.get(connection)
         if line is None or self._is_over:
             return
@@ -99,7 +99,7 @@ class BodyOpener:
             return
         try:
             self._produce(request, args)
-        except Exception as error:  # as for a request that came in just now
+        except Exception as error:  # is answered as by the server of requests
             _refuse(request, error)
 
 

@@ -1,6 +1,6 @@
-"""Cleans the log of a compacted partition from time to time, in a thread of its own. Owned by the replica's shell.
+"""Compacts the log of a partition from time to time, in a thread of its own. Owned by the replica's shell.
 
-One cleaning at a time runs on a data directory: its lock is a file there. May touch: the log's files, that lock.
+One cleaning at a time runs on a data directory; a lock file there sees to that. May touch: the log's files, that lock.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ logger = logging.getLogger(__name__)
 
 LOCK: Final = "cleaner.lock"
 NO_LAG_MS: Final = 2**63 - 1
-"""Of `max.compaction.lag.ms`: records may wait without a limit."""
+"""Value of `max.compaction.lag.ms` for no limit (also its default)."""
 TOO_MANY_PAUSE_MS: Final = 86_400_000
-"""After a cleaning that has read billions of records in vain: the next one does, too, unless retention removes some."""
+"""Pause after a cleaning that found too many records. The next one finds as many, unless retention deletes some."""
 LONGEST_PAUSE_S: Final = 1.0
-"""A throttled cleaning looks at least so often whether it is to end."""
+"""Longest sleep of a throttled cleaning, after which it computes its pace again."""
 
 
 class Throttle:
-    """Slows a thread down to so many bytes a second, and ends it when it is no longer wanted."""
+    """Slows a thread down to a number of bytes a second, and ends it on request."""
 
     def __init__(self, bytes_per_s: int) -> None:
-        """Begin now."""
+        """Count from now on."""
         self._bytes = 0
         self._from = bytes_per_s, time.monotonic(), 0
-        """The bytes a second, and since when: what had been read by then."""
+        """The pace, the time since which it holds (monotonic, in s), and the bytes counted by then."""
         self._is_over = threading.Event()
 
     def change(self, bytes_per_s: int) -> None:
-        """Let the thread read so many bytes a second from now on."""
+        """Set another pace, from now on."""
         self._from = bytes_per_s, time.monotonic(), self._bytes
 
     def pace(self, count: int) -> None:
-        """Count these bytes, and sleep while they are too many. Raises CleaningAborted."""
+        """Count these bytes, and sleep while they are ahead of the pace. Raises CleaningAborted after `end`."""
         self._bytes += count
         while not self._is_over.is_set():
             bytes_per_s, since_s, before = self._from
@@ -60,7 +60,7 @@ class Throttle:
         raise CleaningAborted("the replica stops, or its topic is compacted no more")
 
     def end(self) -> None:
-        """Have the next call of `pace` raise."""
+        """Make a call of `pace` that sleeps, and any later one, raise."""
         self._is_over.set()
 
 
@@ -74,7 +74,7 @@ class Cleaner:
     pace: CleanerPace
     counters: ReplicaCounters
     on_closed: Callable[[str], None] = lambda _: None
-    """Called when the log was closed by an error of the disk."""
+    """Called with a text when a disk error has closed the log."""
     _on_cleaned: Callable[[], None] = lambda: None
     _on_damaged: Callable[[LogDamaged], None] = lambda _: None
     _due_ms: int = 0
@@ -83,10 +83,10 @@ class Cleaner:
     _last_run_ms: int = 0
     _is_failing: bool = False
     _looked_to: int = -1
-    """The high watermark at the last look."""
+    """The high watermark at the last check; -1: check again."""
 
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
-        """Look whether a cleaning is due, and begin it. `now_ms` is monotonic, `wall_ms` the time that deletes."""
+        """Begin a cleaning if one is due. `now_ms` is monotonic; retention of records is decided by `wall_ms`."""
         rules = self.log.config.compaction
         if rules is None and self._throttle is not None:
             self._throttle.end()
@@ -99,11 +99,11 @@ class Cleaner:
             self._failed(error)
             return
         if order is not None:
-            self._throttle = Throttle(self.pace.bytes_per_s)  # here, so that a `stop` before the task begins ends it
+            self._throttle = Throttle(self.pace.bytes_per_s)  # not in the task: `stop` may come before that runs
             self._task = asyncio.create_task(self._run(order, self._throttle), name=f"clean {self.name}")
 
     def reconfigure(self, pace: CleanerPace) -> None:
-        """Go at this pace from now on, a cleaning that runs included."""
+        """Use this pace from now on, also for a cleaning that runs."""
         if pace == self.pace:
             return
         self._due_ms -= max(0, self.pace.backoff_ms - pace.backoff_ms)
@@ -113,10 +113,10 @@ class Cleaner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a cleaning runs, or has to be looked for: a replica that dozes would begin none.
+        """Whether a cleaning runs, or may become due: the replica must stay awake for it.
 
-        So a closed segment is looked at once after it was committed; and where records must not wait for longer than
-        `max.compaction.lag.ms`, the replica stays awake until they were cleaned. Markers of transactions may wait.
+        Each closed segment is checked once after it was committed. If `max.compaction.lag.ms` is set, the replica
+        stays awake until no uncleaned records are left. Control batches of transactions may wait.
         """
         rules, log = self.log.config.compaction, self.log
         if self._task is not None or rules is None:
@@ -126,7 +126,7 @@ class Cleaner:
         return has_deadline or (log.cleaned_to < closed_to and self._looked_to < closed_to)
 
     def figures(self) -> CleanerFigures | None:
-        """Return the state of the log's cleanings for metrics; None where the log is not compacted."""
+        """Return the state of the log's cleanings for metrics; None: the log is not compacted."""
         if self.log.config.compaction is None:
             return None
         return CleanerFigures(
@@ -134,15 +134,15 @@ class Cleaner:
         )
 
     def when_cleaned(self, callback: Callable[[], None]) -> None:
-        """Have this called whenever the log has other batches at the same offsets than before."""
+        """Set a callback for each cleaning: the log then has other batches at the same offsets."""
         self._on_cleaned = callback
 
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
-        """Have this called with damage that a cleaning meets."""
+        """Set a callback for damage that a cleaning finds."""
         self._on_damaged = callback
 
     async def stop(self) -> None:
-        """End a cleaning that runs; what it has made is removed."""
+        """End a cleaning that runs, and remove its files."""
         if self._throttle is not None:
             self._throttle.end()
         if self._task is not None:
@@ -153,7 +153,7 @@ class Cleaner:
         try:
             cleaned = await asyncio.get_running_loop().run_in_executor(None, self._clean, order, throttle)
             if cleaned is None:
-                self._looked_to = -1  # another log is being cleaned, and this one comes later
+                self._looked_to = -1  # another log of the directory is being cleaned; check again later
             elif self.log.config.compaction is not None:
                 self._take(cleaned, began_s)
             else:
@@ -164,17 +164,17 @@ class Cleaner:
         except TooManyToClean as error:
             self._due_ms += TOO_MANY_PAUSE_MS
             self._failed(error)
-        except Exception as error:  # any error: the log is as it was, and the next look tries again
+        except Exception as error:  # the log is unchanged, and a later check tries again
             self._failed(error)
         finally:
             self._task = self._throttle = None
 
     def _clean(self, order: CleaningOrder, throttle: Throttle) -> Cleaned | None:
-        """Clean, unless another replica of this data directory does; in a thread."""
+        """Clean; None: another replica of this data directory does. Runs in a thread."""
         try:
             lock = FolderLock(self.directory, self.directory / LOCK, wait_s=0)
         except RaylogError:
-            return None  # the next look tries again
+            return None  # a later check tries again
         try:
             return clean(order, pace=throttle.pace)
         finally:

@@ -1,9 +1,9 @@
-"""Reads a leader's log for consumers: what the state machine lets them see, from memory or from the segment files.
+"""Reads a leader's log for consumers, from memory or from the segment files. Owned by a replica's runner.
 
-Owned by a replica's runner. The state machine decides which offsets a client may see, and which fetches wait
-(``core/replication/visibility.py``); this module handles bytes only. A consumer on this host (`fetch_near`) gets the
-positions of records in the files, and reads them itself. Readers of committed records get what lies below the last
-stable offset, which the log knows, and a list of the aborted transactions in it.
+The state machine decides which offsets a client may see, and which fetches wait (``core/replication/visibility.py``);
+this module handles bytes only. A consumer on this host (`fetch_near`) gets the positions of records in the files, and
+reads them itself. Readers of committed records get the records below the last stable offset, and a list of the aborted
+transactions among them.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ from raylog.storage.batch.times import TimeBounds
 from raylog.storage.errors import LogDamaged
 
 FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Most bytes of one reply, for any request; with one batch more it stays far below a frame's limit."""
+"""Most bytes of one reply, for any request. One batch more is still far below the limit of a frame."""
 NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Most bytes of the file positions in one reply: they are not read for it, but a leader may change."""
+"""Most bytes that the file positions of one reply cover: the leader does not read them, but it may change."""
 NEAR_PLACES_MAX: Final = 16
-"""Most places of one answer: the consumer opens a file for each."""
+"""Most file positions in one reply: the consumer opens a file for each."""
 NEAR_BYTES_MIN: Final = 64 * 1024
-"""Fewer bytes come with the answer: opening and reading a file costs the consumer more."""
+"""Fewer bytes are sent with the reply: opening and reading a file would cost the consumer more."""
 LOOKED_AT_MAX: Final = 256
-"""Most batches that a search for a span of time looks at: some milliseconds, in which the leader does nothing else."""
+"""Most batches that one search for a span of time reads: some milliseconds, in which the leader does nothing else."""
 TURN_BYTES: Final = 8 * 1024 * 1024
-"""Once so many bytes were read, other requests have their turn before the next fetch: that takes some milliseconds, and
-one fetch more some tens. Those of a hundred connections at once would take seconds."""
+"""Bytes of large reads after which other requests have their turn. They take some milliseconds, and the last fetch may
+take some tens more; without this bound, the fetches of a hundred connections would block others for seconds."""
 LARGE_BYTES: Final = 256 * 1024
-"""Smaller reads do not count: what is read at the end of a log is small, and frequent."""
+"""Reads below this do not count for TURN_BYTES: those at the end of a log are small and frequent."""
 NONE_ABORTED: Final[Sequence[AbortedTxn]] = ()
 
 
 class ConsumerReads:
-    """Answers consumers of one partition as the machine decides."""
+    """Carries out the state machine's effects for consumers of one partition."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class ConsumerReads:
         damage: DamageWatch,
         turn_spent: Callable[[], None],
     ) -> None:
-        """``requests`` are those that the machine knows by number.
+        """``requests``: the open requests, by the numbers that the state machine has for them.
 
-        ``turn_spent`` must have :meth:`begin_turn` called when other requests had their turn, and then feed
-        ``FetchTurnBegan``.
+        ``turn_spent`` is called when a turn has its first large read. It must arrange that, after other requests had
+        their turn, :meth:`begin_turn` is called and then ``FetchTurnBegan`` is fed.
         """
         self._damage = damage
         self._turn_spent = turn_spent
         self._turn_bytes = 0
-        """Large reads since the turn began."""
+        """Bytes of large reads since the turn began."""
         self._log = log
         self._tail = tail
         self._requests = requests
@@ -85,7 +85,7 @@ class ConsumerReads:
         self._counters = counters
 
     def table(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
-        """Return what is done about each kind of effect for consumers."""
+        """Return the handler of each kind of effect for consumers."""
         return {
             ce.TryFetch: self._try_fetch,
             ce.FindTimestamp: self._find_timestamp,
@@ -101,12 +101,12 @@ class ConsumerReads:
         request = self._requests[fetch.request]
         room_bytes = request.room_bytes
         if not room_bytes:
-            # Many fetches of one connection can wake at once, and many connections may leave their answers unread:
-            # bytes that are not taken are not read.
+            # Many fetches of one connection can wake at once, and many connections may leave their replies unread:
+            # nothing is read for a connection that has no room.
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
             upper = fetch.fetch_offset
-        elif self._turn_bytes >= TURN_BYTES:  # one that is overdue waits for its turn, too
+        elif self._turn_bytes >= TURN_BYTES:  # even a fetch whose wait is over has to wait for the next turn
             return self._waits_on(effect, is_blocked=True)
         records: Records = b""
         found_bytes = 0
@@ -114,7 +114,7 @@ class ConsumerReads:
         aborted: Sequence[AbortedTxn] = NONE_ABORTED
         try:
             if fetch.fetch_offset < upper:
-                # A reader at the end takes one append after the other: those need no look-up in the log.
+                # A reader at the end takes one append after the other; the tail cache has those.
                 if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
                     places, found_bytes = self._places(fetch.fetch_offset, upper)
                 if not places:
@@ -130,7 +130,7 @@ class ConsumerReads:
             del self._requests[fetch.request]
             request.fail(error)
             return None
-        except Exception as defect:  # reading changes nothing: it concerns this request alone
+        except Exception as defect:  # reading changes nothing, so only this request fails
             del self._requests[fetch.request]
             self._spoiled(request, defect)
             return None
@@ -152,7 +152,7 @@ class ConsumerReads:
         return None
 
     def begin_turn(self) -> None:
-        """Other requests had their turn: fetches may read again."""
+        """Let fetches read again, after other requests had their turn."""
         self._turn_bytes = 0
 
     def _count(self, found_bytes: int) -> None:
@@ -165,7 +165,7 @@ class ConsumerReads:
         request.fail(UnknownServerError(f"{type(defect).__name__}: {defect}"))
 
     def _aborted(self, first: int, places: Sequence[NearSlice], records: Records) -> Sequence[AbortedTxn]:
-        """Return the aborted transactions in the batches of an answer, from offset ``first`` on."""
+        """Return the aborted transactions in the batches of a reply, from offset ``first`` on."""
         log = self._log
         if not log.may_have_aborted(first):
             return NONE_ABORTED
@@ -185,7 +185,7 @@ class ConsumerReads:
         return self._monotonic_ns() // 1_000_000
 
     def _places(self, offset: int, upper: int) -> tuple[list[NearSlice], int]:
-        """Where the batches from an offset on lie, and how many bytes they are; nowhere if they are few."""
+        """Return the file positions of the batches from an offset on, and their bytes; none below NEAR_BYTES_MIN."""
         found = self._log.slices(offset, NEAR_BYTES_MAX, upper)[:NEAR_PLACES_MAX]
         size = sum(place.length for place in found)
         if size < NEAR_BYTES_MIN:
@@ -216,7 +216,7 @@ class ConsumerReads:
             del self._requests[effect.request]
             request.fail(error)
             return None
-        except Exception as defect:  # as above
+        except Exception as defect:  # as in _try_fetch
             del self._requests[effect.request]
             self._spoiled(request, defect)
             return None

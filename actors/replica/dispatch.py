@@ -1,4 +1,4 @@
-"""Hands the requests for a replica's log to its runner. Called by the replica's shell, for each of them."""
+"""Passes each request for a replica's log to the right method of its runner. Called by the replica's shell."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from raylog.rpc import machine_number
 def dispatch(
     runner: ReplicaRunner, ticks: TickTimer, request: ReplicaRequest, args: Any, has_plain: bool = False
 ) -> bool:
-    """Hand a request on, and have the ticks come in time for its deadline; False for one that is not about the log.
+    """Pass a request to the runner, and make ticks frequent enough for its deadline; False: it is not about the log.
 
-    ``has_plain``: its payload is known to be one batch of no transaction.
+    ``has_plain``: the payload is known to be one batch that belongs to no transaction.
     """
     kind = type(args)
     if kind is ProduceRequest:

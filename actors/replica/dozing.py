@@ -1,4 +1,4 @@
-"""Looks whether a replica is at rest, and then offers its process to be stopped. Owned by the replica's shell."""
+"""Checks whether a replica is idle, and then lets its process be stopped: a doze. Owned by the replica's shell."""
 
 from __future__ import annotations
 
@@ -22,40 +22,40 @@ from raylog.rpc import RpcServer
 SHORTEST_LOOK_S: Final = 0.02
 LONGEST_LOOK_S: Final = 0.25
 SPARE_LOOK_S: Final = 2.0
-"""How long a process without a replica is awake before it rests: as long as its start and a call to it may take."""
+"""Time for which a spare (a process without a replica) stays awake first: its start and a call may take as long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doze:
-    """One rest, as a replica offers it."""
+    """One doze that a replica offers."""
 
     until_ms: int
-    """When something is to be done."""
+    """End of the doze (monotonic): the replica has something to do then."""
     life: int
-    """The incarnation whose session lives by its broker's heartbeats; NO_LIFE = the rest ends before the next own."""
+    """The incarnation whose session the broker's heartbeats renew meanwhile; NO_LIFE = the replica's own ones do."""
     report: Callable[[], Mapping[str, object]]
-    """Returns what the replica would answer meanwhile: ``status`` and ``metrics``."""
+    """Returns the replica's replies to ``status`` and ``metrics`` for the time of the doze."""
     holds: Callable[[], bool]
-    """Returns whether it may go on: the broker still vouches for it. To be called every ``check_ms`` while it runs."""
+    """Returns whether the broker still vouches for the replica; called every ``check_ms``. If not, the doze ends."""
     check_ms: int
 
 
 class Rest(Protocol):
-    """What a process rests by: :class:`raylog.actors.dozing.resting.DozeLink`, or the simulator's."""
+    """Stops the process for a doze: :class:`raylog.actors.dozing.resting.DozeLink`, or the simulator's."""
 
     async def rest(self, doze: Doze) -> int:
-        """Rest until the end of the doze at the longest, while no other task of the process runs.
+        """Stop the process until the end of the doze at the latest.
 
-        Returns for how many milliseconds, 0 = it was not possible.
+        Returns the milliseconds for which it was stopped; 0: it was not.
         """
 
     def close(self) -> None:
-        """Rest no more."""
+        """Allow no more dozes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a replica that have to be at rest."""
+    """The parts of a replica that have to be idle before it dozes."""
 
     runner: ReplicaRunner
     flusher: Flusher
@@ -66,24 +66,24 @@ class Parts:
     beating: Beating
     report: Callable[[], Mapping[str, object]]
     is_busy: Callable[[], bool]
-    """Returns whether anything else is under way."""
+    """Returns whether anything else is active."""
 
 
 class Dozing:
-    """Rests whenever two looks in a row find that nothing is under way.
+    """Dozes whenever two checks in a row find the replica idle.
 
-    Two, with turns of the loop between them: what the first look could not see, because it was only queued there, has
-    run by the second.
+    The event loop turns a few times between them, so that callbacks that were only queued at the first check, and so
+    could not be seen, have run by the second.
     """
 
     def __init__(self, rest: Rest, parts: Parts, check_ms: int) -> None:
-        """``check_ms``: how often a resting process looks whether its broker vouches for it."""
+        """``check_ms``: interval at which a dozing process checks whether its broker still vouches for it."""
         self._rest = rest
         self._parts = parts
         self._check_ms = check_ms
 
     async def run(self) -> None:
-        """Rest again and again, until cancelled."""
+        """Doze again and again, until cancelled."""
         pause_s = soon_s = LONGEST_LOOK_S
         while True:
             await asyncio.sleep(pause_s)
@@ -102,14 +102,14 @@ class Dozing:
                 self._beat()
 
     def _beat(self) -> bool:
-        """Note that this process runs; returns whether its broker vouches for it."""
+        """Write this process's beat, and return whether its broker vouches for it."""
         parts = self._parts
         is_vouched_for = parts.beating.beat(monotonic_ms(), parts.runner.disk_hanging_ms)
         parts.controller.vouched_for(is_vouched_for)
         return is_vouched_for
 
     def _pause_s(self, now_ms: int, soon_s: float) -> float:
-        """Return how long to wait after a look that found no doze."""
+        """Return the pause after a check that allowed no doze, in seconds."""
         machine = self._parts.runner.machine
         if machine is None:
             return soon_s
@@ -117,13 +117,13 @@ class Dozing:
         return next_look_ms(now_ms, quiet, doze_after_ms=after_ms, pause_ms=int(soon_s * 1000)) / 1000
 
     def _look(self, now_ms: int) -> Doze | None:
-        """Return the doze that is possible now; None = something is under way, or comes soon."""
+        """Return the doze that is possible now; None: something is active, or due soon."""
         parts, machine = self._parts, self._parts.runner.machine
         doze_after_ms = -1 if machine is None else machine.settings.doze_after_ms
         if machine is None or doze_after_ms < 0 or parts.is_busy():
             return None
         if not parts.runner.is_up_to_date:
-            return None  # else what the machine takes for work that goes on would keep its partition from sleeping
+            return None  # the state machine may count finished work as active, which would keep the partition awake
         if not (parts.server.is_quiet and parts.leader.is_quiet and parts.flusher.is_idle):
             return None
         life = machine.incarnation if self._beat() else NO_LIFE
@@ -134,7 +134,7 @@ class Dozing:
         if beat_s != math.inf:
             beat_ms = now_ms + int(1000 * (beat_s - asyncio.get_running_loop().time()))
         elif life == NO_LIFE:
-            return None  # it was vouched for until this moment
+            return None  # the broker has just stopped vouching, so the replica has to send heartbeats itself first
         due_ms = parts.runner.flush_due_ms(min(beat_ms, now_ms + LONGEST_MS))
         until_ms = doze_until_ms(
             now_ms, machine.quiet(due_ms), doze_after_ms=doze_after_ms, open_requests=len(parts.runner.requests)
@@ -150,13 +150,16 @@ class Dozing:
         )
 
     def _is_settled(self, watermark: int) -> bool:
-        """Have written now what is otherwise due when the doze ends, beside the record that ends it."""
+        """Write the high watermark and sync the log before the doze; returns whether both are done.
+
+        Otherwise the record that ends the doze would have to wait for these writes.
+        """
         is_kept = self._parts.keeper.settle(watermark)
         return self._parts.flusher.settle() and is_kept
 
 
 async def doze_until_called(rest: Rest, is_called: Callable[[], bool]) -> None:
-    """Rest, in a process without a replica, until cancelled; ``is_called``: whether a call is under way."""
+    """Doze, in a process without a replica, until cancelled. ``is_called`` returns whether a call is being handled."""
     pause_s = SPARE_LOOK_S
     try:
         while True:
@@ -167,6 +170,6 @@ async def doze_until_called(rest: Rest, is_called: Callable[[], bool]) -> None:
             until_ms = monotonic_ms() + LONGEST_MS
             doze = Doze(until_ms=until_ms, life=NO_LIFE, report=dict, holds=lambda: True, check_ms=LONGEST_MS)
             if await rest.rest(doze):
-                pause_s = LONGEST_LOOK_S  # long enough for what has woken it to begin
+                pause_s = LONGEST_LOOK_S  # long enough for the call that has woken it to begin
     finally:
         rest.close()

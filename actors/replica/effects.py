@@ -1,7 +1,7 @@
-"""Carries out the effects of a replica's machine: appends, cuts, answers to producers, followers and administrators.
+"""Carries out the effects of a replica's state machine: appends, truncations, replies to producers and followers.
 
-Owned by the replica's runner; the effects for consumers are carried out in ``consumer_reads.py``. An append or a cut
-comes back to the machine as an event. May touch: the ports in ``ports.py``.
+Owned by the replica's runner; ``consumer_reads.py`` carries out the effects for consumers. The outcome of an append or
+a truncation is fed to the state machine as an event. May touch: the ports in ``ports.py``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 class ReplicaEffects:
-    """What is done about each kind of effect, and how far the log is (:class:`raylog.actors.runner.Durability`)."""
+    """The handlers of effects, and the log's end and durable end (:class:`raylog.actors.runner.Durability`)."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class ReplicaEffects:
         look_at_held: Callable[[int], tuple[int, int]],
         log_start_moved: Callable[[], None],
     ) -> None:
-        """``time_of_day``: the time that the log is to append with, in milliseconds.
+        """``time_of_day`` returns the time for appends, in milliseconds since 1970.
 
-        ``look_at_held`` returns the lowest offset that followers have to leave to the roles here, -1 = none, and until
-        when that holds.
-        ``log_start_moved`` is called when the log start has moved because records were to be deleted.
+        ``look_at_held`` takes the monotonic time, and returns the lowest offset that followers must keep because the
+        leader's roles need it (-1 = none), and the time until which that result may be used.
+        ``log_start_moved`` is called when a deletion of records has moved the log start offset.
         """
         self.release: Callable[[], None]
-        """Carries out the effects that waited for the disk; set when the machine is made."""
+        """Carries out the effects that waited for the disk; set when the state machine is made."""
         self.fetched: dict[int, Records] = {}
-        """Records of the leader's answer that is being taken, by the number of the fetch."""
+        """Records of the leader's reply that is being applied, by the number of the fetch."""
         self.now_ms = 0
-        """When the last produce request came: its append happens then, too."""
+        """Monotonic time of the last produce request; its append counts as of then, too."""
         self._partition = partition
         self._log = log
         self._monotonic_ns = clock.monotonic_ns
@@ -78,7 +78,7 @@ class ReplicaEffects:
         self._look_at_held = look_at_held
         self._held_from = -1
         self.held_due_ms = 0
-        """From then on the needs of the roles are looked at again."""
+        """Monotonic time until which the result of ``look_at_held`` is used."""
         self._log_start_moved = log_start_moved
         self._append_failing = False
         self._flush = flush
@@ -87,7 +87,7 @@ class ReplicaEffects:
         self._unflushed = 0
 
     def table(self) -> dict[type[ev.Effect], Callable[[Any], ev.Event | None]]:
-        """Return what is done about each kind of effect, those for consumers apart; the outcome of some is an event."""
+        """Return the handler of each kind of effect, except those for consumers. Some return their outcome as event."""
         ports = self._ports
         return {
             ev.AppendBatches: self._append_batches,
@@ -116,7 +116,7 @@ class ReplicaEffects:
     # ------------------------------------------------------------ durability
 
     def end(self) -> int:
-        """Return the log's end."""
+        """Return the log end offset."""
         return self._log.log_end_offset
 
     def durable_end(self) -> int:
@@ -124,7 +124,7 @@ class ReplicaEffects:
         return self._log.synced_end_offset if self._syncs_first else self._log.log_end_offset
 
     def summary(self) -> LogSummary:
-        """Return what the log is, with the high watermark that was kept."""
+        """Return the log's offsets and leader epochs, with the high watermark that an earlier incarnation wrote."""
         log = self._log
         return LogSummary(
             log_start_offset=Offset(log.log_start_offset),
@@ -135,24 +135,24 @@ class ReplicaEffects:
         )
 
     def kick(self) -> None:
-        """Have the log synced."""
+        """Begin a sync of the log soon."""
         self._sync.kick()
 
     def reconfigure(self, flush: FlushPolicy) -> None:
-        """Go by another flush policy; what waits by the one before is synced now."""
+        """Apply another flush policy; records that wait for a sync by the former one are synced now."""
         self._flush = flush
         self._syncs_first = flush.before_acknowledging
         self._unflushed = 0
         self._sync.kick()
 
     def flush_if_due(self, now_ms: int) -> None:
-        """Have the log synced if records have waited for it as long as a relaxed policy allows."""
+        """Begin a sync if records have waited for one as long as a relaxed policy allows."""
         if self._unflushed and now_ms >= self._flush_due_ms:
             self._unflushed = 0
             self._sync.kick()
 
     def flush_due_ms(self, otherwise: int) -> int:
-        """When :meth:`flush_if_due` has something to do; at the latest ``otherwise``."""
+        """Return the time at which :meth:`flush_if_due` has something to do; at the latest ``otherwise``."""
         return min(otherwise, self._flush_due_ms) if self._unflushed else otherwise
 
     def _appended(self, records: int) -> None:
@@ -179,7 +179,7 @@ class ReplicaEffects:
             done = self._log.append_as_leader(payload, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             return self._not_appended(effect.request, error)
-        except Exception as defect:  # records that make the checks fail in a way that was not foreseen
+        except Exception as defect:  # hostile records may make the checks raise anything
             return self._spoiled(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if done.rewritten is not None:
@@ -211,10 +211,10 @@ class ReplicaEffects:
             done = self._log.append_marker(written, effect.leader_epoch, self._time_of_day())
         except RaylogError as error:
             return self._not_appended(marker.request, error)
-        except Exception as defect:  # as above
+        except Exception as defect:  # as in _append_batches
             return self._spoiled(marker.request, defect, end_before)
         first = Offset(done.first_offset)
-        # A marker that was written before may still be above the high watermark, at an offset not known any more.
+        # The offset of a duplicate's first marker is not known any more, and may still be above the high watermark.
         end = Offset(self._log.log_end_offset if done.duplicate else done.end_offset)
         self._appended(0 if done.duplicate else end - first)
         return ev.LeaderAppended(
@@ -249,7 +249,7 @@ class ReplicaEffects:
         )
 
     def _spoiled(self, number: int, defect: Exception, end_before: int) -> ev.Event:
-        """Return the failure of an append for a reason not foreseen, if the log is as it was; else the process ends."""
+        """Return the failure of an append by an unforeseen error. If the log has changed, raise: the process ends."""
         if self._log.log_end_offset != end_before:
             raise defect
         defects.report(defect, "%s: an append could not be handled.", self._partition)
@@ -257,14 +257,14 @@ class ReplicaEffects:
         return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=error)
 
     def _not_appended(self, number: int, error: RaylogError) -> ev.Event:
-        """Answer a request that the disk has failed; what the log itself refuses the machine answers (R13)."""
+        """Fail the request if the disk is to blame; if the records are, the state machine does (R13)."""
         failed = self._append_failed(number, error)
         if failed.error is None:
             self._requests.pop(number).fail(error)
         return failed
 
     def _append_failed(self, number: int, error: RaylogError) -> ev.AppendFailed:
-        """Return the failure, with the error if the records are to blame and not the disk."""
+        """Return the event of the failure; it has the error only if the records are to blame, not the disk."""
         is_of_disk = isinstance(error, (DiskFull, StorageIoError, LogClosed))
         blamed = None if is_of_disk else error
         if isinstance(error, LogClosed):
@@ -272,9 +272,9 @@ class ReplicaEffects:
         return ev.AppendFailed(cause=str(error), now_ms=self._monotonic_ms(), request=number, error=blamed)
 
     def _assign_leader_epoch(self, effect: ev.AssignLeaderEpoch) -> None:
-        """Note the epoch before its first record. A full disk takes no record either: the first one brings its epoch.
+        """Write the epoch durably before its first record. A full disk is no error: the first record adds the epoch.
 
-        Until then readers are served, where ending the process would leave them without a leader.
+        Until then no record is appended, but readers are served; without this, the process would end.
         """
         try:
             self._log.assign_leader_epoch(effect.leader_epoch, effect.start_offset)
@@ -375,7 +375,7 @@ class ReplicaEffects:
             request.reply(reply, self._log.producers_below(effect.offset))
 
     def adopt_producers(self, snapshot: Records) -> None:
-        """Take what the leader knows of the producers before the start of this log."""
+        """Apply the leader's snapshot of the producers before the start of this log."""
         try:
             self._log.adopt_producers(snapshot, self._time_of_day())
         except RaylogError as error:

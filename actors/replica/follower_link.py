@@ -21,7 +21,7 @@ LINK_BROKEN: Final = ConnectionFailed.code
 
 
 class FollowerLink:
-    """Sends one fetch at a time to the leader's endpoint and reports its outcome."""
+    """Sends one fetch at a time to the leader's endpoint, and reports its outcome."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class FollowerLink:
         on_failure: Callable[[SendFetch, int, int], None],
         fetch_timeout_s: float,
     ) -> None:
-        """``on_failure`` gets the fetch, Kafka's error number and the leader's log start offset (0 = unknown)."""
+        """``on_failure`` gets the fetch, Kafka's error code and the leader's log start offset (0 = unknown)."""
         self._topic_id = topic_id
         self._partition = partition
         self._broker = broker
@@ -48,7 +48,7 @@ class FollowerLink:
         self._is_stopped = False
 
     def send(self, fetch: SendFetch, endpoint: tuple[str, int] | None) -> None:
-        """Send a fetch to the leader at ``endpoint``; the outcome comes through the callbacks, never from here."""
+        """Send a fetch to the leader at ``endpoint``. The outcome comes through the callbacks, after this returned."""
         if endpoint != self._endpoint:
             self.disconnect()
             self._endpoint = endpoint
@@ -61,7 +61,7 @@ class FollowerLink:
         task.add_done_callback(self._tasks.discard)
 
     def disconnect(self) -> None:
-        """Close the connection to the former leader; its fetch in flight fails."""
+        """Close the connection to the leader; a fetch in flight fails."""
         if self._connection is not None:
             self._connection.close("the leader changed")
             self._connection = None
@@ -69,7 +69,7 @@ class FollowerLink:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing is under way but a fetch that waits at the leader."""
+        """Whether no connection is being opened. A fetch may wait at the leader."""
         return not self._tasks
 
     async def stop(self) -> None:
@@ -93,7 +93,7 @@ class FollowerLink:
             self._fetch(connection, fetch)
 
     def _fetch(self, connection: Connection, fetch: SendFetch) -> None:
-        """Send the fetch on an open connection. No task: every replicated record passes here."""
+        """Send the fetch on an open connection. Without a task, for speed: every replicated record passes here."""
         connection.call_then(
             REPLICA_FETCH.name,
             ReplicaFetchRequest(
@@ -128,7 +128,7 @@ class FollowerLink:
             self._on_failure(fetch, LINK_BROKEN, 0)
 
     def _give_up(self, reason: str) -> None:
-        """Close a silent connection: after a cut of the network, a new one works long before the old one does."""
+        """Close a silent connection: after a network failure, a new one works long before the old one does."""
         if self._connection is not None:
             self._connection.abort(reason)
             self._connection = None

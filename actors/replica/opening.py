@@ -1,4 +1,4 @@
-"""Opening a replica's folder: one process per folder, damaged logs and those of a namesake set aside.
+"""Opens a replica's folder: locks it, and sets aside a damaged log or that of an earlier topic of the same name.
 
 Called by a replica's shell at the start of each incarnation.
 """
@@ -28,28 +28,28 @@ from raylog.storage.log.partition_log import LogConfig, PartitionLog
 logger = logging.getLogger(__name__)
 
 BOOT_NOTE: Final = "last-boot"
-"""File in a partition's folder: the machine's boot id, and whether records are synced before they count."""
+"""File in a partition's folder: the host's boot id, and whether records are synced before they are acknowledged."""
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedLog:
-    """An opened log, its lock, and whether records that were there before may be missing now."""
+    """An opened log, its lock, and whether earlier records may be missing."""
 
     log: PartitionLog
     lock: FolderLock
     log_lost: bool
     damage: str = ""
-    """Why the log that was there was set aside; empty = it was not damaged."""
+    """The reason for which the earlier log was set aside; empty = it was not damaged."""
     unsynced_lost: bool = False
-    """An earlier incarnation acknowledged before syncing, and the log's end is missing, or may be: the host failed."""
+    """Records that an earlier incarnation acknowledged before syncing are missing, or may be: the host has failed."""
     end_cut: bool = False
-    """The log's end was cut off as a torn write, or committed records are known to be missing there, and other replicas
-    miss nothing: after a power cut, where records are acknowledged before a sync, they are in doubt as well."""
+    """A torn write was cut off the log's end, or committed records are missing there, and other replicas are not in
+    doubt. (They are after a power cut, where records are acknowledged before a sync.)"""
 
 
 async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolicy) -> OpenedLog:
-    """As :func:`open_replica_log`. Cancelled, it closes the log that opens later."""
+    """As :func:`open_replica_log`, in a thread. After a cancellation, the log is closed as soon as it is open."""
     loop = asyncio.get_running_loop()
     opening = loop.run_in_executor(None, open_replica_log, spec, config, flush.before_acknowledging)
     try:
@@ -60,12 +60,12 @@ async def open_in_thread(spec: ReplicaSpec, config: LogConfig, flush: FlushPolic
 
 
 def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = True) -> OpenedLog:
-    """Lock and recover the partition folder of a replica. Blocks for as long as recovery takes: run it in a thread.
+    """Lock and recover the partition folder of a replica. Blocks while it recovers: run it in a thread.
 
-    A log that is damaged below its synced end, or that its last life found damaged, moves into the folder ``.damaged``,
-    and a new one is begun, to be filled from the other replicas; ``log_lost`` reports it to the controller.
-    ``syncs_first``: records are acknowledged here only when they are on disk. A log with an end in doubt stays so until
-    :func:`note_boot`.
+    A log that is damaged below its synced end, or that the last incarnation found damaged, moves into the folder
+    ``.damaged``. The new, empty log is filled from the other replicas; ``log_lost`` reports it to the controller.
+    ``syncs_first``: records are acknowledged only when they are on disk. If the log's end is in doubt, it stays so in
+    further incarnations until :func:`note_boot` is called.
     """
     folder = partition_folder(spec.data_directory, spec.topic, spec.partition)
     lock = FolderLock(folder)
@@ -80,10 +80,10 @@ def open_replica_log(spec: ReplicaSpec, config: LogConfig, syncs_first: bool = T
                 note_boot(spec, syncs_first)
             end_cut = (lacks_some or opened.log.recovered.end_cut) and not (relaxed and other_boot)
             return replace(opened, unsynced_lost=in_doubt, end_cut=end_cut)
-        except BaseException:  # any error: a log that is not handed out has no other owner to close it
+        except BaseException:  # even a cancellation: no other owner would close the log
             opened.log.close()
             raise
-    except BaseException:  # any error: the lock must not stay with a folder that was not opened
+    except BaseException:  # even a cancellation: no other owner would release the lock
         lock.release()
         raise
 
@@ -98,7 +98,7 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
     except LogDamaged as damage:
         reason = str(damage)
     except WrongTopicId:
-        # Deleted and created again, most likely; but only the broker knows, so nothing is removed here.
+        # The topic was most likely deleted and created again. Only the broker knows, so nothing is removed here.
         set_aside(folder, REPLACED, identity_of(folder).topic_id, spec.partition)
         return OpenedLog(log=_open(spec, folder, config), lock=lock, log_lost=True)
     aside = set_aside(folder, DAMAGED, spec.topic_id, spec.partition)
@@ -108,7 +108,7 @@ def _recover(spec: ReplicaSpec, folder: Path, config: LogConfig, lock: FolderLoc
 
 
 def _say_what_is_missing(folder: Path, log: PartitionLog) -> bool:
-    """Log what recovery has cut off; returns whether records are missing that were committed."""
+    """Log what recovery has cut off; returns whether committed records are missing."""
     name, end, cut, committed = folder.name, log.log_end_offset, log.recovered, kept_watermark(folder)
     if cut.reason is not None:
         what = "%s: %d bytes were cut off behind offset %d, as an interrupted write leaves them: %s"
@@ -121,22 +121,22 @@ def _say_what_is_missing(folder: Path, log: PartitionLog) -> bool:
 
 
 def _last_life(folder: Path, syncs_first: bool) -> tuple[bool, bool]:
-    """Return whether some incarnation has acknowledged before a sync, and whether the system went down since the last.
+    """Return whether this or the last incarnation acknowledges before a sync, and whether the host has booted since.
 
-    The operating system keeps the writes of a killed process. Acknowledged records may have been lost with the page
-    cache only where both are so, unless the log was closed cleanly.
+    The operating system keeps the writes of a killed process. So acknowledged records may have been lost with the page
+    cache only if both are true, and the log was not closed cleanly.
     """
     note = folder / BOOT_NOTE
     before = (read_text(note) or "").strip()
     boot, _, policy = before.partition(" ")
-    relaxed = not syncs_first or policy not in ("synced", "")  # of a damaged word the worse is assumed
+    relaxed = not syncs_first or policy not in ("synced", "")  # a damaged word counts as relaxed, the worse case
     return relaxed, boot != _boot_id()
 
 
 def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
-    """Leave a note of this boot for the next incarnation, once a doubt need not be reported any more.
+    """Note this boot for the next incarnation, as soon as no doubt about the log's end has to be reported any more.
 
-    Durable on return: without the note of a relaxed incarnation, one with another policy would see no doubt.
+    Durable on return: without the note of a relaxed incarnation, a later one with another policy would see no doubt.
     """
     note = partition_folder(spec.data_directory, spec.topic, spec.partition) / BOOT_NOTE
     text = f"{_boot_id()} {'synced' if syncs_first else 'relaxed'}\n"
@@ -144,7 +144,7 @@ def note_boot(spec: ReplicaSpec, syncs_first: bool) -> None:
 
 
 def forget_cut(spec: ReplicaSpec) -> None:
-    """Remove recovery's note that the end was cut, once the controller has committed what follows from it."""
+    """Remove recovery's note that the end was cut, once the controller has committed the consequences."""
     Checkpoints(partition_folder(spec.data_directory, spec.topic, spec.partition)).remove_end_cut()
 
 
@@ -168,7 +168,7 @@ def _open(spec: ReplicaSpec, folder: Path, config: LogConfig, *, end_in_doubt: b
 
 
 def abandon(opening: asyncio.Future[OpenedLog]) -> None:
-    """Close a log that opens after its replica was given up."""
+    """Close a log that was opened after its replica was given up."""
     if not opening.cancelled() and opening.exception() is None:
         opened = opening.result()
         opened.log.close()

@@ -1,4 +1,4 @@
-"""What a replica's runner needs from outside: its log, a clock, syncs, the kept watermark, requests and links.
+"""The ports of a replica's runner: its log, clocks, syncs, the high watermark on disk, requests and links.
 
 Implemented under Ray by ``PartitionLog``, ``raylog.actors.clock``, ``Flusher``, ``WatermarkKeeper``, ``rpc.Request``
 and ``ReplicaServer``; in the simulator by twins on a virtual disk, clock and network.
@@ -23,11 +23,11 @@ from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import FileSlice, LogConfig
 
 Records: TypeAlias = Any
-"""Record batches as the log takes and gives them. A runner knows their length only: in bytes, or entries if virtual."""
+"""Record batches as the log takes and returns them. A runner uses only their length: bytes, or entries if virtual."""
 
 
 class Appended(Protocol):
-    """What an append did; see :class:`raylog.storage.log.config.AppendInfo`."""
+    """The outcome of an append; see :class:`raylog.storage.log.config.AppendInfo`."""
 
     @property
     def first_offset(self) -> int:
@@ -39,15 +39,15 @@ class Appended(Protocol):
 
     @property
     def duplicate(self) -> bool:
-        """Whether the batches were stored before, at these offsets."""
+        """Whether the batches had been stored before, at these offsets."""
 
     @property
     def epochs(self) -> tuple[tuple[int, int], ...]:
-        """(leader epoch, start offset) of the epochs that began with it."""
+        """(leader epoch, start offset) of the epochs that began with this append."""
 
     @property
     def rewritten(self) -> tuple[Records, int] | None:
-        """What the log has in place of the producer's bytes, and the time of the append; None = these bytes."""
+        """The bytes that the log has in place of the producer's, and the time of the append; None = the producer's."""
 
 
 class ProducerEntry(Protocol):
@@ -55,15 +55,15 @@ class ProducerEntry(Protocol):
 
     @property
     def producer_id(self) -> int:
-        """Its number."""
+        """The producer id."""
 
     @property
     def producer_epoch(self) -> int:
-        """Epoch of its newest batch or marker."""
+        """Producer epoch of its newest batch or marker."""
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of its last record; -1 = none in this epoch."""
+        """Sequence number of its last record; -1 = none in this epoch."""
 
     @property
     def last_timestamp(self) -> int:
@@ -71,7 +71,7 @@ class ProducerEntry(Protocol):
 
     @property
     def coordinator_epoch(self) -> int:
-        """Epoch of the transaction coordinator that wrote its last marker; -1 = none did."""
+        """Epoch of the transaction coordinator that wrote its last marker; -1 = no marker yet."""
 
     @property
     def txn_start_offset(self) -> int:
@@ -79,10 +79,10 @@ class ProducerEntry(Protocol):
 
 
 class Cleaning(Protocol):
-    """What compacts a log from time to time; see :class:`raylog.actors.replica.cleaner.Cleaner`."""
+    """Compacts a log from time to time; see :class:`raylog.actors.replica.cleaner.Cleaner`."""
 
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
-        """Begin a cleaning if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time that deletes."""
+        """Begin a cleaning if one is due. ``now_ms`` is monotonic; retention of records is decided by ``wall_ms``."""
 
     def reconfigure(self, pace: CleanerPace) -> None:
         """Go at this pace from now on."""
@@ -98,22 +98,22 @@ class Cleaning(Protocol):
 
 
 class Scrubbing(Protocol):
-    """What reads a log again to find damage; see :class:`raylog.actors.replica.scrubber.Scrubber`."""
+    """Reads a log again and again to find damage; see :class:`raylog.actors.replica.scrubber.Scrubber`."""
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        """Begin a slice if it is due. ``now_ms`` is monotonic, ``wall_ms`` the time of day."""
+        """Begin a slice if one is due. ``now_ms`` is monotonic, ``wall_ms`` the time of day."""
 
     def reconfigure(self, pace: ScrubPace) -> None:
-        """Go at this pace from now on."""
+        """Use this pace from now on."""
 
     def figures(self) -> ScrubFigures:
-        """Return the state of the passes."""
+        """Return the state of the passes, for metrics."""
 
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
-        """Have this called with damage that a slice has."""
+        """Set a callback for damage that a slice finds."""
 
     def when_remade(self, callback: Callable[[str], None]) -> None:
-        """Have this called with what was wrong in a file that was made again."""
+        """Set a callback for a rebuilt file; it gets a description of the file's damage."""
 
 
 class EpochEntries(Protocol):
@@ -127,8 +127,8 @@ class EpochEntries(Protocol):
 class Log(Protocol):
     """The part of ``PartitionLog`` that a runner uses. Each method raises its StorageErrors.
 
-    No parameter has a default: what is left out on the way to the disk or the clock stands still unseen. ``now_ms`` is
-    the time of day in milliseconds, that of the careful clock.
+    No parameter has a default, so that none is left out by mistake. ``now_ms`` is the time of day in milliseconds, as
+    the ``CarefulClock`` gives it.
     """
 
     config: LogConfig
@@ -145,11 +145,11 @@ class Log(Protocol):
 
     @property
     def synced_end_offset(self) -> int:
-        """Everything below is on disk."""
+        """Records below this offset are on disk."""
 
     @property
     def size_bytes(self) -> int:
-        """How much is kept."""
+        """Size of the log in bytes."""
 
     @property
     def oldest_ms(self) -> int:
@@ -157,44 +157,47 @@ class Log(Protocol):
 
     @property
     def epochs(self) -> EpochEntries:
-        """The leader epochs, as recovery found them and as they were assigned since."""
+        """The leader epochs: those that recovery found, and those assigned since."""
 
     @property
     def is_closed(self) -> bool:
-        """Whether an error has closed it, so that only opening it again shows what the disk has."""
+        """Whether an error has closed it: what the disk has is known only after it was opened again."""
 
     @property
     def may_lack_producers(self) -> bool:
-        """False where :attr:`lacks_producers` is for sure; costs nothing."""
+        """False if :attr:`lacks_producers` certainly is; costs nothing."""
 
     @property
     def lacks_producers(self) -> bool:
-        """Whether it is empty, begins above 0, and knows none of the producers before its start."""
+        """Whether the log is empty, begins above 0, and knows none of the producers before its start."""
 
     def producers_below(self, offset: int) -> Records:
-        """Return what it knows of the producers of the batches before an offset."""
+        """Return a snapshot of the producers of the batches before an offset."""
 
     def adopt_producers(self, snapshot: Records, now_ms: int) -> None:
-        """Take what the leader knows of the producers before the start, while the log is empty."""
+        """Apply the leader's snapshot of the producers before the log's start, while the log is empty."""
 
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:
-        """Give a producer's batches their offsets and append them."""
+        """Assign offsets to a producer's batches, and append them."""
 
     def transaction_of(self, payload: Records) -> tuple[int, int, bool] | None:
-        """Return producer id and epoch of batches of a transaction, and whether they would open it; None = none are."""
+        """Return producer id and epoch of the batches, and whether they would open a transaction.
+
+        None: they belong to no transaction.
+        """
 
     def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> Appended:
-        """End the transaction of a producer; a duplicate where its end was written before."""
+        """Append the marker that ends a producer's transaction; a duplicate if that was written before."""
 
     @property
     def has_open_transactions(self) -> bool:
-        """Whether a producer has a transaction here that no marker has ended."""
+        """Whether a producer has a transaction in this log that no marker has ended."""
 
     def last_stable_offset(self, high_watermark: int) -> int:
-        """Return the first offset of the oldest transaction not ended below the high watermark, else the latter."""
+        """Return the first offset of the oldest transaction not ended below the high watermark; else that."""
 
     def may_have_aborted(self, start: int) -> bool:
-        """Return whether :meth:`aborted_transactions` may find any from ``start`` on; costs next to nothing."""
+        """Return whether :meth:`aborted_transactions` may find any from ``start`` on; costs almost nothing."""
 
     def aborted_transactions(self, start: int, upper: int) -> Sequence[tuple[int, int]]:
         """Return (producer id, first offset) of the aborted transactions with records in [start, upper), in order."""
@@ -203,49 +206,52 @@ class Log(Protocol):
         """Return the producers that the log knows."""
 
     def append_as_follower(self, payload: Records, now_ms: int) -> Appended:
-        """Append what the leader sent."""
+        """Append batches that the leader sent, with their offsets."""
 
     def count_producers_as_seen(self, now_ms: int) -> None:
-        """Have producers that send nothing from here on forgotten only after their whole time."""
+        """Let the expiry of all idle producers begin now."""
 
     def assign_leader_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note durably where a leader epoch begins."""
+        """Write durably where a leader epoch begins."""
 
     def read(self, offset: int, max_bytes: int, upper: int) -> Records:
         """Return whole batches from ``offset`` on that end at or below ``upper``."""
 
     def read_part(self, offset: int, start: int, size: int) -> bytes:
-        """Return up to so many bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
+        """Return up to ``size`` bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
 
     def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
-        """As :meth:`read`, as places in files."""
+        """As :meth:`read`, but return positions in files."""
 
     def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the first record below ``upper`` that is not older."""
+        """Return offset and timestamp of the first record below ``upper`` that is not older; None: there is none."""
 
     def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
-        """Return the first batch from ``offset`` on that may hold a record within these times."""
+        """Return the first batch from ``offset`` on that may hold a record within these times.
+
+        At most ``batches_max`` batches are searched.
+        """
 
     def max_timestamp(self, upper: int) -> tuple[int, int] | None:
-        """Return offset and timestamp of the newest record below ``upper``."""
+        """Return offset and timestamp of the record with the newest timestamp below ``upper``; None: no record."""
 
     def end_after_cut(self, offset: int) -> int:
-        """Where :meth:`truncate_to` will have the log end: it is cut between batches."""
+        """Return the log end offset that :meth:`truncate_to` would leave: it cuts between batches."""
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
-        """Cut everything at and above an offset, durably."""
+        """Truncate the log to an offset, durably: records at and above it are removed."""
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
-        """Drop everything and go on at an offset, durably."""
+        """Remove all records and begin again at an offset, durably."""
 
     def advance_log_start(self, offset: int) -> object:
         """Move the log start offset, durably."""
 
     def apply_retention(self, now_ms: int, high_watermark: int) -> object:
-        """Remove what the configuration no longer keeps, below the high watermark."""
+        """Delete segments by the topic's retention, below the high watermark."""
 
     def purge_deleted(self, now_ms: int) -> object:
-        """Remove the files of segments that were deleted a while ago."""
+        """Remove the files of segments that were deleted some time ago."""
 
 
 class Clock(Protocol):
@@ -253,11 +259,11 @@ class Clock(Protocol):
 
     @property
     def monotonic_ns(self) -> Callable[[], int]:
-        """Nanoseconds that never go back."""
+        """Monotonic time, in nanoseconds."""
 
     @property
     def since_boot_ns(self) -> Callable[[], int]:
-        """Nanoseconds of a clock that cannot be set and goes on in suspension."""
+        """Nanoseconds of a clock that cannot be set, and that runs on while the host is suspended."""
 
     @property
     def wall_ns(self) -> Callable[[], int]:
@@ -265,7 +271,7 @@ class Clock(Protocol):
 
 
 class Sync(Protocol):
-    """Brings the log to disk. After each sync :meth:`ReplicaRunner.synced` has to be called."""
+    """Syncs the log to disk. After each sync it must call :meth:`ReplicaRunner.synced`."""
 
     @property
     def busy_since_ms(self) -> int | None:
@@ -273,7 +279,7 @@ class Sync(Protocol):
 
     @property
     def exclusive(self) -> AbstractContextManager[object]:
-        """Held while the log is cut, so that no sync spans the cut."""
+        """Held while the log is truncated, so that no sync runs meanwhile."""
 
     def kick(self) -> None:
         """Begin a sync soon: something was appended."""
@@ -284,52 +290,52 @@ class Keeper(Protocol):
 
     @property
     def offset(self) -> int:
-        """The watermark of an earlier incarnation: everything below is committed."""
+        """The high watermark on disk: records below it are committed."""
 
     def tick(self, now_ms: int, watermark: int, state: object) -> None:
-        """Write the watermark if it is due; ``state`` is the partition's."""
+        """Write the watermark if that is due; ``state`` is the partition's."""
 
     def lower(self, to: int) -> None:
-        """Lower the watermark to at most ``to``, durably. Raises KafkaStorageError."""
+        """Lower the watermark on disk to at most ``to``, durably. Raises KafkaStorageError."""
 
 
 class ReplicaRequest(Answerable, Protocol):
     """A request of a client or a follower."""
 
     began_ns: int
-    """When it came, by the monotonic clock."""
+    """Time of its arrival, by the monotonic clock."""
     opened_for: object
-    """The configuration of the log for which the bodies of its records were opened; None = they were not."""
+    """The log's configuration for which the bodies of its batches were opened; None = they were not."""
     append_ms: int
-    """When its records were appended, in milliseconds since 1970, where they carry that time; else -1."""
+    """Time of the append in milliseconds since 1970, if the topic's records carry that time; else -1."""
 
     @property
     def payload(self) -> Records:
-        """The records that came with it."""
+        """The record batches of the request."""
 
     @property
     def room_bytes(self) -> int:
-        """How large its answer should be at most; 0 = its sender has to take earlier ones first."""
+        """Most bytes of its reply; 0 = its sender has to read earlier replies first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaPorts:
-    """What the runner cannot do itself. None of them feeds the runner from inside the call."""
+    """Callbacks for what the runner cannot do itself. None of them feeds the runner before it returns."""
 
     send_fetch: Callable[[ev.SendFetch], None]
     propose_isr: Callable[[ev.ProposeIsr], None]
     propose_sleep: Callable[[ev.ProposeSleep], None]
     resign: Callable[[ev.ResignLeadership], None]
     rebuild: Callable[[RebuildLog], None]
-    """Must have the log set aside at the next start, and end the process."""
+    """Must arrange that the next start sets the log aside, and end the process."""
     role_changed: Callable[[ev.RoleChanged], None]
     verify: Callable[[ev.VerifyTransaction], None]
-    """Must have :meth:`ReplicaRunner.transaction_confirmed` called in any case, by the deadline."""
+    """Must call :meth:`ReplicaRunner.transaction_confirmed` in any case, by the deadline."""
     soon: Callable[[Callable[[], None]], object]
-    """Must call the function when the requests that have come in meanwhile had their turn."""
+    """Must call the function after the requests that have arrived meanwhile were handled."""
     fatal: Callable[[str], None]
-    """Must end the process: the disk failed or a defect showed."""
+    """Must end the process: the disk has failed, or there is a defect."""
     is_busy: Callable[[], bool] = lambda: False
-    """Returns whether a leader role needs the partition awake."""
+    """Returns whether a role of the leader needs the partition awake."""
     needed_from: Callable[[], int | None] = lambda: None
     """Returns the lowest offset that a leader role still has to copy elsewhere; None = there is none."""

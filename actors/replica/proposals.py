@@ -1,4 +1,4 @@
-"""What a replica proposes to the controller, as requests. Pure; used by the replica's shell."""
+"""Builds the requests by which a replica proposes changes to the controller. Pure; used by the replica's shell."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def alter_request(spec: ReplicaSpec, incarnation: Incarnation, effect: ev.Propos
 def sleep_request(
     spec: ReplicaSpec, incarnation: Incarnation, effect: ev.ProposeSleep, log: Log
 ) -> SleepPartitionRequest:
-    """Return the request to let the partition sleep, with its log as it is."""
+    """Return the request to let the partition sleep, with the state of its log."""
     point = SleepPoint(
         log_start_offset=effect.log_start_offset,
         end_offset=effect.end_offset,

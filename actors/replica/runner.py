@@ -1,7 +1,7 @@
-"""Runs a replica's machine on its log: requests and answers become events, and effects are carried out.
+"""Runs a replica's state machine on its log: it turns requests and replies into events, and carries out effects.
 
-Owned by the replica's shell: ``server.py`` under Ray, and a process of the simulator. Requests come in as messages of
-``raylog.protocol.replica``; effects reach everything beyond the log through ports (``ports.py``). Has no event loop.
+Owned by the replica's shell: ``server.py`` under Ray, and a process of the simulator. Requests are messages of
+``raylog.protocol.replica``; effects reach everything except the log through ports (``ports.py``). Has no event loop.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ logger = logging.getLogger(__name__)
 RETENTION_CHECK_MS: Final = 300_000
 """Default of ``log.retention.check.interval.ms``."""
 RETENTION_SOON_MS: Final = 500
-"""Time from the beginning of a leadership until its first look at old segments; a partition sleeps later than that."""
+"""Time from the start of a leadership until retention first runs; a partition does not sleep before that."""
 RETENTION_RETRY_MS: Final = 5_000
-"""Time until the next look at old segments after one that the disk refused."""
+"""Pause after a disk error until retention runs again."""
 HELD_LOOK_MS: Final = 100
-"""How old what followers learn of the needs of roles may be, besides the time that their fetches wait."""
+"""Time for which replies to followers reuse the offset that the leader's roles need."""
 DESERTED_CHECK_MS: Final = 500
 """Interval between checks for requests with a closed connection."""
 
 
 class ReplicaRunner:
-    """A partition log with the machine that decides what happens to it."""
+    """A partition's log, with the state machine that decides what happens to it."""
 
     _deserted_due_ms = 0
     _notified_of_work = False
@@ -81,17 +81,17 @@ class ReplicaRunner:
         scrubber: Scrubbing | None = None,
         machine_class: type[ReplicaMachine] = ReplicaMachine,
     ) -> None:
-        """``flush``: when appended records count as durable. ``retention_check_ms``: how often old segments go."""
+        """``flush``: when appended records count as durable. ``retention_check_ms``: interval of retention."""
         self.partition = partition
         self.log = log
         self.machine: ReplicaMachine | None = None
         self.counters, self.hold = counters, Hold()
         self.clock = CarefulClock(str(partition), since_boot=clock.since_boot_ns, wall=clock.wall_ns)
-        """The time of day for retention, and for what is appended."""
+        """The time of day for retention and appends."""
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
-        """Requests that the machine has not answered yet."""
+        """Requests that the state machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
-        """Takes an event and carries out what follows; ignored before :meth:`begin_life`."""
+        """Feeds an event and carries out its effects; events before :meth:`begin_life` are ignored."""
         tail = TailCache(log)
         self.cleaner, self.scrubber = cleaner, scrubber
         self.damage = DamageWatch(partition)
@@ -124,10 +124,10 @@ class ReplicaRunner:
         )
         self.effects: dict[type[ev.Effect], Callable[[Any], ev.Event | None]]
         self.effects = {**self._effects.table(), **self._reads.table(), ev.RoleChanged: self._role_changed}
-        """What is done about each kind of effect: all that :data:`ev.Effect` names."""
+        """The handler of each kind of effect in :data:`ev.Effect`."""
 
     def _watch_threads(self, tail: TailCache) -> None:
-        """Learn what cleaner and scrubber do in their threads."""
+        """Set the callbacks of cleaner and scrubber, which work in threads."""
         if self.cleaner is not None:
             self.cleaner.when_cleaned(tail.forget)
             self.cleaner.when_damaged(self.damaged)
@@ -136,7 +136,7 @@ class ReplicaRunner:
             self.scrubber.when_remade(self.damage.file_remade)
 
     def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
-        """Make the machine, once the controller has granted this process its incarnation."""
+        """Make the state machine, once the controller has granted this process its incarnation."""
         self.machine = machine = self._machine_class(
             partition=self.partition,
             broker=BrokerId(broker),
@@ -157,11 +157,11 @@ class ReplicaRunner:
 
     @property
     def disk_hanging_ms(self) -> int:
-        """How long the running sync has hung, if that is too long; else 0."""
+        """Duration of the running sync, if it counts as hanging; else 0."""
         return 0 if self.machine is None else self.machine.disk_hanging_ms
 
     def reconfigure(self, log: LogConfig, flush: FlushPolicy, settings: ReplicationSettings, paces: Paces) -> None:
-        """Apply a changed configuration from the next event on; what retention now removes goes soon."""
+        """Apply a changed configuration from the next event on; if the log's has changed, retention runs soon."""
         self._retention_due_ms -= max(0, self._retention_check_ms - paces.retention_check_ms)
         self._retention_check_ms = paces.retention_check_ms
         if self.cleaner is not None:
@@ -179,10 +179,10 @@ class ReplicaRunner:
     # ------------------------------------------------------------ requests
 
     def produce(self, request: ReplicaRequest, args: wire.ProduceRequest, has_plain: bool = False) -> None:
-        """Take a producer's batches. ``has_plain``: they are known to be one, which is of no transaction.
+        """Take a producer's batches. ``has_plain``: they are known to be one batch that belongs to no transaction.
 
-        Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction that wants no answer;
-        InvalidRecord where batches are of several transactions.
+        Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction with acks=0; InvalidRecord for
+        batches of several transactions.
         """
         acks = args.acks
         if acks not in (-1, 0, 1):
@@ -209,11 +209,11 @@ class ReplicaRunner:
                 opens_transaction=opens,
             )
         )
-        if acks == 0:  # no answer is waited for
+        if acks == 0:  # the producer does not expect a reply
             self.requests.pop(number, None)
 
     def transaction_confirmed(self, request: int, error: RaylogError | None) -> None:
-        """Take a coordinator's answer: the transaction is open and has this partition, or the error of its batches."""
+        """Take a coordinator's answer. No error: the transaction is open and has this partition."""
         now_ms = self._now_ms()
         self.feed(ev.TransactionConfirmed(cause="verify", now_ms=now_ms, request=request, error=error))
 
@@ -241,7 +241,7 @@ class ReplicaRunner:
     def fetch(
         self, request: ReplicaRequest, args: wire.FetchRequest | wire.FetchNearRequest, *, is_near: bool = False
     ) -> None:
-        """Take a consumer's fetch; one that ``is_near`` reads this machine's segment files itself."""
+        """Take a consumer's fetch. ``is_near``: the consumer reads the segment files of this host itself."""
         request.began_ns = now_ns = self._monotonic_ns()
         now_ms = now_ns // 1_000_000
         max_bytes = min(args.max_bytes, FETCH_BYTES_MAX)
@@ -261,7 +261,7 @@ class ReplicaRunner:
         )
 
     def list_offsets(self, request: ReplicaRequest, args: wire.ListOffsetsRequest) -> None:
-        """Take a look-up of a time, or of one of the special places (``core.ids``)."""
+        """Take a request for the offset of a timestamp, or of a special position such as EARLIEST (``core.ids``)."""
         self.feed(
             ce.ListOffsetsReceived(
                 cause="list_offsets",
@@ -289,7 +289,7 @@ class ReplicaRunner:
         )
 
     def epoch_end(self, request: ReplicaRequest, args: wire.OffsetForLeaderEpochRequest) -> None:
-        """Take a consumer's look-up of the end of a leader epoch."""
+        """Take a consumer's request for the end offset of a leader epoch."""
         self.feed(
             ce.EpochEndReceived(
                 cause="epoch_end",
@@ -301,7 +301,7 @@ class ReplicaRunner:
         )
 
     def delete_records(self, request: ReplicaRequest, args: wire.DeleteRecordsRequest) -> None:
-        """Take a request to delete the records below an offset; -1 = all that are committed."""
+        """Take a request to delete the records below an offset; -1 = all committed records."""
         now_ms = self._now_ms()
         self.feed(
             ev.DeleteRecordsReceived(
@@ -315,7 +315,7 @@ class ReplicaRunner:
         )
 
     def write_marker(self, request: ReplicaRequest, args: wire.WriteTxnMarkersRequest) -> None:
-        """Take the end of a producer's transaction."""
+        """Take a transaction coordinator's request to append the marker that ends a transaction."""
         now_ms = self._now_ms()
         self.feed(
             ev.MarkerReceived(
@@ -345,7 +345,7 @@ class ReplicaRunner:
     # ------------------------------------------------------------ the controller and the leader
 
     def state_received(self, incarnation: int, state: PartitionState) -> None:
-        """Take the partition's state, sent to an incarnation of this replica."""
+        """Take the partition's state, which the controller has sent to an incarnation of this replica."""
         now_ms, life = self._now_ms(), Incarnation(incarnation)
         self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
 
@@ -357,7 +357,7 @@ class ReplicaRunner:
         )
 
     def sleep_requested(self, idle_ms: int, *, for_stop: bool) -> None:
-        """Take the controller's request that the partition sleeps soon."""
+        """Take the controller's request that the partition sleep soon."""
         now_ms = self._now_ms()
         self.feed(ev.SleepRequested(cause="controller", now_ms=now_ms, idle_ms=idle_ms, for_stop=for_stop))
 
@@ -369,7 +369,7 @@ class ReplicaRunner:
         )
 
     def fetch_answered(self, request: int, answer: wire.ReplicaFetchReply, records: Records, end_offset: int) -> None:
-        """Take the leader's reply to a fetch of this replica; ``end_offset`` is where its ``records`` end."""
+        """Take the leader's reply to a fetch of this replica; ``end_offset`` is the end of its ``records``."""
         self._effects.now_ms = now_ms = self._monotonic_ns() // 1_000_000  # as `_now_ms`, without its call
         parting = answer.diverging
         if answer.has_producers:
@@ -393,7 +393,10 @@ class ReplicaRunner:
         self._effects.fetched.pop(request, None)
 
     def fetch_failed(self, request: int, error_code: int, log_start_offset: int) -> None:
-        """Take the refusal of this replica's fetch; 1001 = no reply. The leader's log start comes with code 1."""
+        """Take the failure of this replica's fetch; 1001 = no reply.
+
+        The leader's log start offset is known only with code 1 (OffsetOutOfRange).
+        """
         now_ms, start = self._now_ms(), Offset(log_start_offset)
         self.feed(
             ev.FetchFailed(
@@ -404,28 +407,28 @@ class ReplicaRunner:
     # ------------------------------------------------------------ disk and time
 
     def damaged(self, damage: LogDamaged) -> None:
-        """Take damage that something else than a request has met: a cleaning, or the scrub."""
+        """Take damage that a cleaning or the scrub has found, not a request."""
         self.feed(self.damage.found(damage, self._now_ms()))
 
     def synced(self) -> None:
-        """A sync has ended. The log may have been truncated since: its present durable end is the valid one."""
+        """Note that a sync has ended. The log may have been truncated since, so its present durable end counts."""
         end = Offset(self.log.synced_end_offset)
         self.feed(ev.Synced(cause="sync", now_ms=self._now_ms(), end_offset=end))
         if self._runner is not None:
             self._runner.release()
 
     def sync_failed(self, error: BaseException) -> None:
-        """A sync has failed: only a restart can find out what the disk has."""
+        """End the process after a failed sync: only a restart can find out what the disk has."""
         self._ports.fatal(f"{self.partition}: the disk refused to sync ({error}); restarting to recover from it.")
 
     @property
     def _has_work(self) -> bool:
-        """Whether a transaction is open in the log, or a role is busy: the partition must not sleep then."""
+        """Whether a transaction is open in the log, or a role is busy; the partition must not sleep then."""
         return self.log.has_open_transactions or self._ports.is_busy()
 
     @property
     def is_up_to_date(self) -> bool:
-        """Whether the machine knows if there is work. It learns by the next tick of what has ended since the last."""
+        """Whether the state machine knows if there is work. It learns at each tick what has ended since the last."""
         return self._notified_of_work == self._has_work
 
     def tick(self) -> int:
@@ -457,7 +460,7 @@ class ReplicaRunner:
         self.feed(ce.FetchTurnBegan(cause="fetch", now_ms=self._now_ms()))
 
     def next_tick_ms(self, now_ms: int, latest_ms: int) -> int:
-        """When :meth:`tick` has something to do, if nothing comes in before; at the latest ``latest_ms``."""
+        """Return the time at which :meth:`tick` is due, if no event comes before; at most ``latest_ms``."""
         machine = self.machine
         if machine is None:
             return now_ms
@@ -465,14 +468,14 @@ class ReplicaRunner:
         return self._effects.flush_due_ms(machine.next_due_ms(now_ms, latest_ms))
 
     def flush_due_ms(self, otherwise: int) -> int:
-        """When records that a relaxed policy left unsynced go to disk; at the latest ``otherwise``."""
+        """Return the time at which unsynced records of a relaxed policy are to be synced; at most ``otherwise``."""
         return self._effects.flush_due_ms(otherwise)
 
     def apply_retention(self) -> None:
-        """Remove what the topic's configuration no longer keeps."""
+        """Delete segments by the topic's retention."""
         machine = self.machine
         if machine is None or machine.falls_asleep:
-            return  # a sleep point that is being proposed names the log's start
+            return  # the sleep point that is being proposed has the log start offset, which must not move
         before = self.log.log_start_offset
         now_ms = self.clock.deleting_ms()
         try:
@@ -486,7 +489,7 @@ class ReplicaRunner:
             self._log_start_moved("retention")
 
     def _retention_limit(self, machine: ReplicaMachine) -> int:
-        """Return the offset below which segments may go: what is committed, and needed by no role."""
+        """Return the offset below which segments may be deleted: records are committed, and no role needs them."""
         hold, log = self.hold, self.log
         was_given_up = hold.given_up
         limit = hold.limit(
@@ -507,7 +510,7 @@ class ReplicaRunner:
         return limit
 
     def _look_at_held(self, now_ms: int) -> tuple[int, int]:
-        """Return what followers have to leave as well, -1 = nothing, and when it is to be looked at again."""
+        """Return the lowest offset that followers must keep, too (-1 = none), and the time until which that holds."""
         machine = self.machine
         if machine is None:
             return -1, 0
@@ -516,7 +519,7 @@ class ReplicaRunner:
         return held, now_ms + HELD_LOOK_MS
 
     def _retention_failed(self, error: RaylogError) -> None:
-        """Try again soon: on a full disk this is what makes room, and nothing but that may end the replica."""
+        """Let retention run again soon, as only it makes room on a full disk. Only a closed log ends the process."""
         if self.log.is_closed:
             self._ports.fatal(f"{self.partition}: {error} Restarting to recover it.")
             return
@@ -526,10 +529,11 @@ class ReplicaRunner:
         self._retention_due_ms = min(self._retention_due_ms, self._now_ms() + RETENTION_RETRY_MS)
 
     def _role_changed(self, effect: ev.RoleChanged) -> None:
-        """Look for segments to remove soon after a leadership begins: the partition may have been woken for that.
+        """Run retention soon after a leadership begins: the partition may have been woken for that.
 
-        Producers that another leader wrote for count as just seen: what they repeat because that leader has stopped has
-        to be known, whatever the clocks were like. Not after a waking: a partition that wakes often would forget none.
+        After another replica has led, the producers' idle time begins again: they may repeat batches because that
+        leader has stopped, and must be recognized even if its clock was ahead. A waking does not restart it: a
+        partition that wakes often would never forget a producer.
         """
         if effect.leading:
             if self._has_followed:
@@ -542,7 +546,7 @@ class ReplicaRunner:
         self._ports.role_changed(effect)
 
     def _drop_deserted(self, now_ms: int) -> None:
-        """Forget requests once their connection is closed, instead of at deadlines that the sender chose."""
+        """Drop the requests of closed connections now, instead of at deadlines that the sender has chosen."""
         for number in self.requests.take_deserted():
             self.feed(ev.RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
 
@@ -563,4 +567,4 @@ class ReplicaRunner:
 
 
 def _ignore(_: ev.Event) -> None:
-    """Before the registration no event counts: the first state comes with the answer to it."""
+    """Drop an event before the registration: the first state comes with the reply to it."""

@@ -1,7 +1,7 @@
 """Reads the log of a replica again, slowly, to find damage before a reader does. Owned by the replica's shell.
 
-One slice at a time, in a thread, and only while the process runs anyway: a replica that dozes is not woken for it, and
-one that has no slice under way may doze (docs/adr/0112). The replicas of a broker take turns by a file in its data
+A thread reads one slice at a time, and only while the process is awake anyway: a dozing replica is not woken for it,
+and one may doze between two slices (docs/adr/0112). The replicas of a broker take turns by a file in its data
 directory. May touch: the log's files, that file, and the note of the passes in the partition's folder.
 """
 
@@ -32,26 +32,26 @@ logger = logging.getLogger(__name__)
 
 LOCK: Final = "scrub.lock"
 TURNS: Final = "scrub-turns"
-"""File in a data directory: from when on the next slice of any of its replicas may be read."""
+"""File in a data directory: the time from which on the next slice of any of its replicas may be read."""
 LOCK_WAIT_S: Final = 1.0
 SOON_MS: Final = 5
-"""A turn that comes so soon is not waited for."""
+"""A turn that begins within this time is taken at once, not at a later tick."""
 RETRY_MS: Final = 5_000
-"""Until the next look whether a pass is due, or after a step that was not possible."""
+"""Interval of checks whether a pass is due; also the pause after a failed step."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """What a thread has done: a slice perhaps, and a turn for the next one, in so many milliseconds from now."""
+    """The outcome of one step in a thread: the slice that was read, if any, and the time until the next turn."""
 
     scrubbed: Scrubbed | None
     wait_ms: int | None
-    """None = the turns could not be read or written."""
+    """None = the file of turns could not be read or written."""
 
 
 @dataclass(slots=True)
 class Scrubber:
-    """The passes over one log. `tick` begins a slice if it is due."""
+    """The passes over one log. `tick` begins a slice if one is due."""
 
     log: PartitionLog
     directory: Path
@@ -61,7 +61,7 @@ class Scrubber:
     _on_damaged: Callable[[LogDamaged], None] = lambda _: None
     _on_remade: Callable[[str], None] = lambda _: None
     _passes: Passes | None = None
-    """None = the note of an earlier life is not read yet."""
+    """None = the note of an earlier incarnation is not read yet."""
     _has_turn: bool = False
     _due_ms: int = 0
     _newest: int = NO_TIMESTAMP
@@ -70,7 +70,7 @@ class Scrubber:
     _is_failing: bool = False
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
-        """Take a turn, or read the slice that has one, if it is due.
+        """Take a turn, or read the slice whose turn has come, if that is due.
 
         `now_ms` is monotonic, `wall_ms` the time of day.
         """
@@ -78,13 +78,13 @@ class Scrubber:
             return
         self._due_ms = now_ms + RETRY_MS
         if self._passes is None and self.log.created:
-            self._passes = Passes(last_ms=wall_ms)  # nothing of it is old
+            self._passes = Passes(last_ms=wall_ms)  # a new log has nothing old to check
         if self._passes is not None and not self._passes.is_due(wall_ms, self.pace.interval_ms):
             return
         self._task = asyncio.create_task(self._run(now_ms, wall_ms), name=f"scrub {self.name}")
 
     def reconfigure(self, pace: ScrubPace) -> None:
-        """Go at this pace from the next slice on."""
+        """Use this pace from the next slice on."""
         self.pace = pace
 
     @property
@@ -99,15 +99,15 @@ class Scrubber:
         return ScrubFigures(last_ms=passes.last_ms, offset=at)
 
     def when_damaged(self, callback: Callable[[LogDamaged], None]) -> None:
-        """Have this called with damage that a slice has."""
+        """Set a callback for damage that a slice finds."""
         self._on_damaged = callback
 
     def when_remade(self, callback: Callable[[str], None]) -> None:
-        """Have this called with what was wrong in a file that was made again."""
+        """Set a callback for a rebuilt file; it gets a description of the file's damage."""
         self._on_remade = callback
 
     async def stop(self) -> None:
-        """Read no more; waits for a slice."""
+        """Read no more; returns after a slice that is being read."""
         self._is_over = True
         if self._task is not None:
             await asyncio.wait((self._task,))
@@ -117,7 +117,7 @@ class Scrubber:
             while await self._step(now_ms, wall_ms) and not self._is_over:
                 pass
             self._is_failing = False
-        except Exception as error:  # any error: nothing of the log was changed, and the next step tries again
+        except Exception as error:  # the log is unchanged, and a later step tries again
             if not self._is_failing:
                 logger.warning("%s is not scrubbed now, trying again: %s", self.name, error)
             self._is_failing = True
@@ -157,10 +157,10 @@ class Scrubber:
         return done.wait_ms <= SOON_MS
 
     def _work(self, order: ScrubOrder | None, size: int, passes: Passes) -> _Done:
-        """Read a slice, and take a turn for the next one. In a thread."""
+        """Read a slice, and take a turn for the next one. Runs in a thread."""
         scrubbed = None if order is None else scrub(order)
         if order is not None and order.place.position == 0:
-            with suppress(RaylogError):  # the next life would begin a segment earlier
+            with suppress(RaylogError):  # without it, the next incarnation begins a segment earlier
                 write_passes(self.log.folder, passes)
         try:
             return _Done(scrubbed, self._turn(size if scrubbed is None else scrubbed.bytes_read))
@@ -170,12 +170,12 @@ class Scrubber:
             return _Done(scrubbed, None)
 
     def _end_pass(self, passes: Passes) -> list[str]:
-        """Note the end of a pass; returns which small files are damaged. In a thread."""
+        """Note the end of a pass, and return the names of damaged small files. Runs in a thread."""
         write_passes(self.log.folder, passes)
         return self.log.damaged_files()
 
     def _turn(self, size: int) -> int:
-        """Take a turn, for about as much as the slice before; returns in how many milliseconds it comes."""
+        """Take a turn for the next slice, of about ``size`` bytes; returns the milliseconds until it begins."""
         lock = FolderLock(self.directory, self.directory / LOCK, wait_s=LOCK_WAIT_S)
         try:
             text = (read_text(self.directory / TURNS) or "").strip()
@@ -206,7 +206,7 @@ class Scrubber:
                 self._remade(done, f"the aborted transactions of the segment at {place.base} could not be read")
         except LogDamaged as damage:
             found = found or damage
-        if scrubbed.damage is not None:  # nor is it read again in this pass if it was cut or cleaned meanwhile
+        if scrubbed.damage is not None:  # skip the damage for this pass, even if it was cut or cleaned away meanwhile
             after = behind(place, self.log.stretches())
         self._passes, self._newest = self._passes.read_to(after), scrubbed.newest
         if found is not None:

@@ -1,7 +1,7 @@
-"""The shell of one partition replica: its endpoint, its links to controller and leader, its clock.
+"""The shell of one partition replica: its endpoint, its links to the controller and the leader, its clock.
 
-Runs in a ``Replica`` actor (``ray_replica.py``). Requests, replies and time become events here, in arrival order; the
-runner (``runner.py``) feeds them to the machine and carries out its effects.
+Runs in a ``Replica`` actor (``ray_replica.py``). It passes requests, replies and ticks in arrival order to the runner
+(``runner.py``), which feeds them to the state machine as events and carries out the effects.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ PROPOSE_TIMEOUT_S: Final = 5.0
 LINK_BROKEN: Final = 1001
 REMOVED_PAUSE_S: Final = 1.0
 OWN_TASKS: Final = 2
-"""Tasks that a replica at rest has: its ticks, and the one that looks whether it is at rest."""
+"""Tasks of an idle replica: its ticks, and the one that checks whether it is idle."""
 
 
 class ReplicaServer:
@@ -91,9 +91,9 @@ class ReplicaServer:
         on_fatal: Callable[[str], None],
         rest: Rest | None = None,
     ) -> None:
-        """``on_fatal`` must end the process: the disk failed, or a newer incarnation of this replica is registered.
+        """``on_fatal`` must end the process: the disk has failed, or a newer incarnation of this replica is registered.
 
-        ``rest``: how the process may be stopped while nothing happens; None = it may not.
+        ``rest`` stops the process while nothing happens; None = it must not be stopped.
         """
         self.spec = spec
         self.partition = TopicPartition(spec.topic, spec.partition)
@@ -170,13 +170,13 @@ class ReplicaServer:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Recover the log, open the endpoint, look for the controller. Returns when the log is open.
+        """Recover the log, open the endpoint, and begin to register with the controller, which may come later.
 
-        A start that fails, or is given up, leaves nothing open.
+        A start that fails, or is cancelled, leaves nothing open.
         """
         try:
             await self._start()
-        except BaseException:  # any error: a failed start leaves nothing open
+        except BaseException:  # also a cancellation
             await self.stop()
             raise
 
@@ -235,7 +235,7 @@ class ReplicaServer:
             self._spawn(Dozing(self._rest, parts, self._pace.beat_ms).run(), "dozing")
 
     def _parts(self, is_busy: Callable[[], bool]) -> Parts:
-        """What a doze looks at, once all of it runs."""
+        """Return the parts that have to be idle before a doze."""
         assert self._flusher is not None
         assert self._keeper is not None
         return Parts(
@@ -251,7 +251,7 @@ class ReplicaServer:
         )
 
     async def stop(self) -> None:
-        """Stop serving, write what is left, release the folder. Idempotent."""
+        """Stop serving, sync and close the log, release the folder. Idempotent."""
         if self._stopping is None:
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
         await asyncio.shield(self._stopping)
@@ -291,24 +291,24 @@ class ReplicaServer:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether this replica was stopped, and will serve no more."""
+        """Whether :meth:`stop` was called, or the topic was deleted: it serves no more."""
         return self._stopping is not None
 
     def _fall_silent(self, reason: str) -> None:
-        """Stop everything but the process: the topic is deleted, and the broker ends this actor when it learns of it.
+        """Stop everything but the process: the topic is deleted, and the broker ends this actor when it learns that.
 
-        Ending the process here would only make Ray restart it, needlessly and without a limit.
+        If the process ended here, Ray would restart it again and again.
         """
         if self._stopping is None:
             logger.info("%s on broker %d stops: %s", self.partition, self.spec.broker, reason)
             self._stopping = asyncio.create_task(self._stop(), name=f"{self.partition} stop")
 
     def reconfigure(self, spec: ReplicaSpec) -> None:
-        """Apply another configuration of topic and cluster, replication factor and catch-up rate from now on.
+        """Apply the configuration of topic and cluster, the replication factor and the catch-up rate of ``spec``.
 
-        One of earlier metadata than the last is ignored: calls through Ray may overtake each other, and come long after
-        their caller has given them up. Raises DiskFull and StorageIoError where that cannot be noted; nothing is
-        applied then.
+        A spec of older metadata is ignored: calls through Ray may overtake each other, and arrive long after their
+        caller has given up. Raises DiskFull and StorageIoError if a relaxed flush policy cannot be noted on disk;
+        nothing is applied then.
         """
         if spec.as_of < self.spec.as_of:
             return
@@ -325,7 +325,7 @@ class ReplicaServer:
             return
         log, flush = log_settings(changed)
         if not flush.before_acknowledging and not self._reports_loss:
-            note_boot(changed, syncs_first=False)  # before the first record that a crash of the machine may take
+            note_boot(changed, syncs_first=False)  # before the first record that a crash of the host may lose
         self.spec, self._settings = changed, self._settings_of(changed)
         if self._runner is not None:
             self._runner.reconfigure(log, flush, self._settings, paces_of(changed.cluster_config))
@@ -334,12 +334,12 @@ class ReplicaServer:
 
     @property
     def _reports_loss(self) -> bool:
-        """Whether the controller has yet to learn that unsynced records may be missing."""
+        """Whether the controller has still to learn that unsynced records may be missing."""
         return self._incarnation == NO_INCARNATION and self._opened is not None and self._opened.unsynced_lost
 
     @property
     def leader_epoch(self) -> int | None:
-        """The leader epoch of the state held; None before the controller sent it."""
+        """The leader epoch of the partition's state; None before the controller has sent one."""
         machine = None if self._runner is None else self._runner.machine
         return None if machine is None or machine.state is None else machine.leader_epoch
 
@@ -383,7 +383,7 @@ class ReplicaServer:
         if runner.machine is None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} is starting.")
         has_plain = False
-        if kind is ProduceRequest:  # one look at its bytes for all that is decided before the append
+        if kind is ProduceRequest:  # its header is parsed once, for all decisions before the append
             has_plain, opener = is_plain(request.payload), self._opener
             may_wait = opener is not None and (not has_plain or opener.lines or runner.log.config.rewriting is not None)
             if may_wait and opener is not None and opener.takes(request, args):
@@ -428,7 +428,7 @@ class ReplicaServer:
 
     def _on_fetch_failure(self, fetch: ev.SendFetch, code: int, log_start: int) -> None:
         self._running().fetch_failed(fetch.request, code, log_start)
-        self._ticks.hasten(self._settings.fetch_retry_ms)  # then the machine fetches again
+        self._ticks.hasten(self._settings.fetch_retry_ms)  # the state machine fetches again then
 
     def _role_changed(self, effect: ev.RoleChanged) -> None:
         logger.info("%s: leader %d in epoch %d", self.partition, effect.leader, effect.leader_epoch)
@@ -452,8 +452,8 @@ class ReplicaServer:
     async def _register(self, connection: Connection) -> None:
         runner, opened = self._running(), self._opened
         host, port = self.endpoint
-        # Only the first registration of this incarnation reports a loss. Repeated to a restarted controller, it would
-        # take the leadership, and the place in the ISR, from a replica that has filled its new log since.
+        # Only the first registration of this incarnation reports a loss. If it were repeated to a restarted controller,
+        # a replica that has filled its new log since would lose the leadership and its place in the ISR.
         log_lost = self._incarnation == NO_INCARNATION and opened is not None and opened.log_lost
         try:
             reply = await connection.call(
@@ -477,12 +477,12 @@ class ReplicaServer:
             self._fall_silent(refusal.message)
             raise
         except (UnknownTopicOrPartition, NotLeaderOrFollower):
-            # The partition sleeps, or a reassignment took this replica away. Its broker ends this process; or the
-            # partition wakes first, or the replica is added again, as another incarnation.
+            # The partition sleeps, or a reassignment has removed this replica. Its broker ends this process, unless
+            # the partition wakes, or the replica is added again, before; so try again, as another incarnation.
             await asyncio.sleep(REMOVED_PAUSE_S)
             raise
         registered = REGISTER_REPLICA.read_reply(reply.args)
-        # Ray restarts a process with its first arguments, perhaps old ones.
+        # After a restart by Ray, the spec is that of the actor's first start, and may be old.
         topic, cluster = registered.topic_config, registered.cluster_config
         spec = self.spec if topic is None else replace(self.spec, topic_config=topic)
         self.reconfigure(spec if cluster is None else replace(spec, cluster_config=cluster))

@@ -1,8 +1,8 @@
-"""Queries transaction coordinators whether a transaction is open, and has this partition (KIP-890). Owned by the shell.
+"""Verifies with the transaction coordinator that a transaction is open and has this partition (KIP-890).
 
-A leader queries them before the first batch of a transaction (``core/replication/claims.py``). The connection to a
-coordinator is kept while there are questions, so that each costs one round trip, and closed soon after: a cluster has
-many more partitions than coordinators.
+Owned by the replica's shell. A leader does this before the first batch of a transaction
+(``core/replication/claims.py``). The connection to a coordinator is kept open while there are queries, so that each
+costs one round trip, and is closed soon after: a cluster has many more partitions than coordinators.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ logger = logging.getLogger(__name__)
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 0.5
 TRY_S: Final = 2.0
-"""How long one coordinator may take; then its place is looked up again."""
+"""Timeout of one try; after it, the coordinator's endpoint is looked up again."""
 KEPT_S: Final = 10.0
-"""How long connections are kept after the last question."""
+"""Time for which connections stay open after the last query."""
 
 Answer = Callable[[int, RaylogError | None], None]
-"""Takes the number of a question, and why its batches are refused; None = they may be appended."""
+"""Called with the number of a query, and the error for which its batches are refused; None = they may be appended."""
 
 
 class TransactionVerifier:
-    """The questions of one partition's leader."""
+    """The queries of one partition's leader."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class TransactionVerifier:
         secret: Secret,
         answer: Answer,
     ) -> None:
-        """``fetch_metadata`` returns the controller's answer to ``metadata``."""
+        """``fetch_metadata`` returns the controller's reply to ``metadata``; ``answer`` gets the outcome of a query."""
         self._topic_id = topic_id
         self._partition = partition
         self._routes = Routes(fetch_metadata, secret)
@@ -54,7 +54,7 @@ class TransactionVerifier:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a question is under way, or connections are kept for the next one."""
+        """Whether a query is open, or connections are kept for the next one."""
         return self._querying > 0 or self._closing is not None
 
     def close(self) -> None:
@@ -65,7 +65,7 @@ class TransactionVerifier:
         self._routes.close()
 
     async def query(self, question: VerifyTransaction) -> None:
-        """Query until there is an answer, or the deadline has come; answers in any case."""
+        """Query until there is an answer, or until the deadline; calls ``answer`` in any case."""
         self._querying += 1
         if self._closing is not None:
             self._closing.cancel()
@@ -108,7 +108,7 @@ class TransactionVerifier:
                 claim.transactional_id, claim.producer_id, claim.producer_epoch, self._topic_id, self._partition
             )
             await route.connection.call(VERIFY_TRANSACTION.name, request, timeout_s=TRY_S)
-        except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
+        except BaseException as error:  # also a cancellation: the connection may be dead
             if route is not None and not (isinstance(error, RaylogError) and error.is_remote and not error.retriable):
                 route.forget()
             raise

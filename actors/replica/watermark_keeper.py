@@ -1,4 +1,4 @@
-"""Keeps a replica's high watermark on disk: periodically, off the event loop, and at the replica's stop.
+"""Writes a replica's high watermark to disk: periodically, in a thread, and at the replica's stop.
 
 Owned by the replica's runner, which ticks it. Touches: one small file in the partition's folder, the loop's threads.
 """
@@ -17,11 +17,11 @@ from raylog.storage.log.kept_watermark import KeptWatermark
 logger = logging.getLogger(__name__)
 
 KEEP_MS: Final = 5_000
-"""Between two writes of a watermark that moves; a change of leader or ISR has it written at the next tick."""
+"""Interval of writes while the watermark moves. After a change of leader or ISR, it is written at the next tick."""
 
 
 class WatermarkKeeper:
-    """The kept watermark of one incarnation of a replica."""
+    """The high watermark on disk, for one incarnation of a replica."""
 
     def __init__(self, partition: TopicPartition, folder: Path, log_end_offset: int) -> None:
         """Read an earlier incarnation's watermark. Raises RaylogError when it is too high and cannot be corrected."""
@@ -34,11 +34,11 @@ class WatermarkKeeper:
 
     @property
     def offset(self) -> int:
-        """Everything below is committed and in the log, or was removed by retention."""
+        """The high watermark on disk: records below it are committed and in the log, or were deleted by retention."""
         return self._file.offset
 
     def tick(self, now_ms: int, watermark: int, state: object) -> None:
-        """Have the watermark written when it is due, or when ``state``, the controller's, has changed."""
+        """Write the watermark if that is due, or if ``state``, the controller's state of the partition, has changed."""
         if state is not self._state:
             self._state, self._due_ms = state, now_ms
         if now_ms >= self._due_ms and self._writing is None and self._file.want(watermark):
@@ -46,17 +46,17 @@ class WatermarkKeeper:
             self._write()
 
     def settle(self, watermark: int) -> bool:
-        """Have the watermark written before it is due; returns whether there is nothing to write any more."""
+        """Write the watermark before that is due; returns whether nothing is left to write."""
         if self._writing is None and self._file.want(watermark) and not self._is_failing:
             self._write()
         return self._writing is None
 
     def lower(self, to: int) -> None:
-        """Lower the watermark to at most ``to``, durably, before a truncation of the log there. Raises RaylogError."""
+        """Lower the watermark to at most ``to``, durably, before the log is truncated to it. Raises RaylogError."""
         self._file.lower(to)
 
     async def stop(self, watermark: int | None) -> None:
-        """Write the last watermark, if there was one, and close the file."""
+        """Write the last watermark, if it is not None, and close the file."""
         if watermark is not None:
             self._file.want(watermark)
         await asyncio.get_running_loop().run_in_executor(None, self._keep, True)
@@ -70,7 +70,7 @@ class WatermarkKeeper:
         self._writing = None
 
     def _keep(self, durable: bool = False) -> None:
-        """Runs in a thread."""
+        """Write the wanted watermark; an error is logged. Runs in a thread."""
         try:
             self._file.keep(durable=durable)
             self._is_failing = False

@@ -1,1 +1,1 @@
-"""What a leader replica does beside replication: roles that begin and end with a leadership, in its process."""
+"""Roles: tasks of a leader beside replication, in its process. They begin and end with a leadership."""

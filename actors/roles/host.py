@@ -1,7 +1,7 @@
-"""What a leader role may touch: its own log as a client of it, other partitions, the controller, the clocks.
+"""What a leader's role may use: its own log as a client would, other partitions, the controller, the clocks.
 
-One for each leadership of a replica; made by ``leader_roles.py``. When the leadership ends, its tasks are cancelled and
-its calls refused: a role can do nothing in an epoch that is over.
+``leader_roles.py`` makes one :class:`RoleHost` for each leadership. When the leadership ends, the host's tasks are
+cancelled and its calls refused, so that a role does nothing in a leader epoch that is over.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ReplyT = TypeVar("ReplyT")
 
 
 class OwnLog(Protocol):
-    """What a role may see of its partition's log beside what it fetches."""
+    """What a role may read of its partition's log without a fetch."""
 
     @property
     def log_start_offset(self) -> int:
@@ -59,17 +59,17 @@ class OwnLog(Protocol):
 
     @property
     def log_end_offset(self) -> int:
-        """Offset that the next record gets; what is below may not be committed yet."""
+        """Offset that the next record gets; records below it may not be committed yet."""
 
     @property
     def size_bytes(self) -> int:
-        """How much is kept."""
+        """Size of the log in bytes."""
 
     def read(self, offset: int, max_bytes: int, upper: int) -> Any:
-        """Return whole batches from ``offset`` on that end at or below ``upper``, which the role has fetched before."""
+        """Return whole batches from ``offset`` on that end at or below ``upper``; the role has fetched them before."""
 
     def read_part(self, offset: int, start: int, size: int) -> bytes:
-        """Return up to so many bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
+        """Return up to ``size`` bytes of the batch that holds an offset, from its byte ``start`` on, unverified."""
 
 
 class ControllerCalls(Protocol):
@@ -80,7 +80,7 @@ class ControllerCalls(Protocol):
 
 
 class RoleHost:
-    """The surroundings of the roles of one leadership."""
+    """What the roles of one leadership may use."""
 
     def __init__(
         self,
@@ -96,16 +96,16 @@ class RoleHost:
         targets: Targets,
         on_failed: Callable[[str], None],
     ) -> None:
-        """``receive`` takes a request as if it had come over the network. ``on_failed`` has to end the process.
+        """``receive`` takes a request as if it had come over the network. ``on_failed`` must end the process.
 
-        ``config`` returns the topic's own settings as they are now.
+        ``config`` returns the topic's present settings.
         """
         self.partition = partition
         self.topic_id = topic_id
         self.broker = broker
         self.leader_epoch = leader_epoch
         self.log = log
-        """The replica's log, to be looked at only: everything is appended through :meth:`produce`."""
+        """The replica's log, for reading only; to append, call :meth:`produce`."""
         self.targets = targets
         self._config = config
         self._receive = receive
@@ -116,7 +116,7 @@ class RoleHost:
 
     @property
     def config(self) -> Mapping[str, str]:
-        """The topic's own settings."""
+        """The topic's present settings."""
         return self._config()
 
     @property
@@ -125,7 +125,7 @@ class RoleHost:
         return self._is_over
 
     def now_ms(self) -> int:
-        """Return the time of a clock that does not go back."""
+        """Return the time of a monotonic clock, in milliseconds."""
         return monotonic_ms()
 
     def wall_ms(self) -> int:
@@ -146,9 +146,9 @@ class RoleHost:
     async def fetch(
         self, offset: int, *, max_bytes: int, max_wait_ms: int, isolation_level: int = 0
     ) -> tuple[FetchReply, bytes]:
-        """Return batches of the own log below the high watermark; waits so long for the first.
+        """Return batches of the own log below the high watermark; waits for the first one up to ``max_wait_ms``.
 
-        Raises OffsetOutOfRange, NotLeaderOrFollower and what the log raises.
+        Raises OffsetOutOfRange, NotLeaderOrFollower and errors of the log.
         """
         args = FetchRequest(
             self.topic_id,
@@ -164,7 +164,7 @@ class RoleHost:
         return _of(FetchReply, reply), records
 
     async def list_offsets(self, timestamp: int) -> ListOffsetsReply:
-        """Return the first offset at or after a time, or a special place (``raylog.core.ids``)."""
+        """Return the first offset at or after a time, or of a special position such as EARLIEST (``core.ids``)."""
         args = ListOffsetsRequest(self.topic_id, self.partition.partition, self.leader_epoch, timestamp)
         reply, _ = await self._call(LocalRequest(LIST_OFFSETS.name, args))
         return _of(ListOffsetsReply, reply)
@@ -186,15 +186,15 @@ class RoleHost:
     # ------------------------------------------------------------ the cluster
 
     async def call_controller(self, method: str, args: object) -> Reply:
-        """Call the controller; raises its refusals with ``is_remote`` set, other RaylogError when not answered."""
+        """Call the controller. Raises its refusals with ``is_remote`` set, and other RaylogError without an answer."""
         return await self._controller.call(method, args, timeout_s=CONTROLLER_TIMEOUT_S)
 
     async def metadata(self, topics: list[str]) -> MetadataReply:
-        """Return the controller's metadata of some topics."""
+        """Return the controller's metadata of topics. Raises as :meth:`call_controller`."""
         return METADATA.read_reply((await self.call_controller(METADATA.name, MetadataRequest(topics))).args)
 
     async def clocks(self) -> tuple[list[int], int]:
-        """Return the times of day of the brokers that answer at once, in ms since 1970, and how many are registered."""
+        """Return the times of day of the brokers that answer (ms since 1970), and the number of registered brokers."""
         reply = await self.call_controller(DESCRIBE_CLUSTER.name, DescribeClusterRequest())
         brokers = DESCRIBE_CLUSTER.read_reply(reply.args).brokers
         online = [(broker.host, broker.port) for broker in brokers if broker.online and broker.port]
@@ -206,17 +206,17 @@ class RoleHost:
         return ALLOCATE_PRODUCER_IDS.read_reply(reply.args).first
 
     async def ensure_topic(self, topic: str) -> EnsureInternalTopicReply:
-        """Return an internal topic, which is created on first use."""
+        """Return an internal topic; it is created on first use."""
         reply = await self.call_controller(ENSURE_INTERNAL_TOPIC.name, EnsureInternalTopicRequest(topic))
         return ENSURE_INTERNAL_TOPIC.read_reply(reply.args)
 
     # ------------------------------------------------------------ tasks
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        """Run a task until the leadership ends. An error that it lets through ends the process.
+        """Run a task until the leadership ends. An error that it raises ends the process.
 
-        What answers a request runs in :func:`raylog.actors.answering.answering`: what a sender has written must not end
-        what serves all the others.
+        A task that answers a request therefore runs in :func:`raylog.actors.answering.answering`, so that one sender's
+        request cannot end the process that serves all others.
         """
         task = asyncio.create_task(work, name=f"{self.partition} {name}")
         self._tasks.add(task)
@@ -228,16 +228,16 @@ class RoleHost:
             return
         error = task.exception()
         if isinstance(error, NotLeaderOrFollower):
-            return  # the leadership ends, and the replica learns of it soon
+            return  # the leadership ends, and the replica learns that soon
         if error is not None:
             self._on_failed(f"{self.partition}: {task.get_name()} failed: {error!r}")
 
     def close(self) -> None:
-        """Refuse everything from now on: the leadership is over."""
+        """Refuse all calls from now on: the leadership is over."""
         self._is_over = True
 
     async def end(self) -> None:
-        """Cancel all tasks, and wait for them; close the connections."""
+        """Cancel all tasks, wait for them, and close the connections."""
         self._is_over = True
         tasks = list(self._tasks)
         for task in tasks:

@@ -1,6 +1,6 @@
-"""When it is logged that something waits: once an error that may pass has lasted, and then each minute.
+"""Decides when to log that a target is late: when a transient error has lasted for some time, and then each minute.
 
-Used by the roles that send records on, one for each of them. Pure.
+Pure. Each role that sends records to other topics has an instance of its own.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ from collections.abc import Hashable
 from typing import Final
 
 LATE_MS: Final = 10_000
-"""A target that moves or restarts is back before."""
+"""Time until the first warning; a target that moves or restarts is back before."""
 WARN_MS: Final = 60_000
-"""Between two lines about one target."""
+"""Interval of warnings about one target."""
 
 
 class LateWarnings:
-    """What waits, by target. One that has taken something is forgotten, so there are as many as stand still."""
+    """The targets that are late. A target is forgotten when it has taken a record."""
 
     def __init__(self) -> None:
-        """Nothing waits."""
+        """No target is late."""
         self._next_ms: dict[Hashable, int] = {}
 
     def is_due(self, target: Hashable, since_ms: int, now_ms: int) -> bool:
-        """Return whether to log an error of now. ``since_ms``: when the first of it was due, or failed."""
+        """Return whether to log an error that occurs now; ``since_ms``: when the first record was due, or failed."""
         next_ms = self._next_ms.setdefault(target, since_ms + LATE_MS)
         if now_ms < next_ms:
             return False
@@ -30,5 +30,5 @@ class LateWarnings:
         return True
 
     def over(self, target: Hashable) -> None:
-        """Note that the target has taken something, or has refused it for good."""
+        """Note that the target has taken a record, or has refused it permanently."""
         self._next_ms.pop(target, None)

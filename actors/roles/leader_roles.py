@@ -1,4 +1,4 @@
-"""Begins and ends the roles of a replica with its leaderships, and hands them their requests. Owned by its shell."""
+"""Begins and ends a replica's roles with its leaderships, and passes requests to them. Owned by the replica's shell."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class LeaderRoles:
     ) -> None:
         """``spec`` and ``log`` return the replica's; ``receive`` takes a request as if it came over the network.
 
-        ``on_failed`` has to end the process: a task of a role failed.
+        ``on_failed`` must end the process: a role's task has failed.
         """
         self._spec = spec
         self._partition = TopicPartition(spec().topic, spec().partition)
@@ -52,16 +52,16 @@ class LeaderRoles:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a role needs the process to run."""
+        """Whether a role needs the process awake."""
         return self._ending is not None or any(role.is_busy for role in self._roles)
 
     @property
     def needed_from(self) -> int | None:
-        """The lowest offset that a role has to copy elsewhere; None = there is none."""
+        """The lowest offset that a role has still to copy elsewhere; None = none."""
         return min((each for role in self._roles if (each := role.needed_from) is not None), default=None)
 
     def lead(self, leader_epoch: int) -> None:
-        """Begin a leadership; the one before ends."""
+        """Begin a leadership; an earlier one ends."""
         if not self._kinds:
             return
         self.follow()
@@ -81,23 +81,23 @@ class LeaderRoles:
             self._ending.add_done_callback(self._ended)
 
     def reconfigured(self) -> None:
-        """Have the roles look at the topic's settings again."""
+        """Let the roles apply the topic's changed settings."""
         for role in self._roles:
             role.reconfigured()
 
     def receive(self, request: Request, args: Message) -> None:
-        """Hand a request to its role. Raises NotLeaderOrFollower where no role takes it."""
+        """Pass a request to its role. Raises NotLeaderOrFollower if there is no such role."""
         role = self._by_request.get(type(args))
         if role is None:
             raise NotLeaderOrFollower(f"{self._partition} does not lead here; refresh the metadata.")
         role.receive(request, args)
 
     def figures(self) -> dict[str, dict[str, int]]:
-        """Return what the roles count, by their kinds."""
+        """Return the metrics of the roles, by kind."""
         return {role.kind: role.figures() for role in self._roles}
 
     async def stop(self) -> None:
-        """End the leadership, and wait for it."""
+        """End the leadership, and wait until the roles have ended."""
         self.follow()
         if self._ending is not None:
             await asyncio.gather(self._ending, return_exceptions=True)
@@ -133,5 +133,5 @@ async def _end(before: asyncio.Task[None] | None, host: RoleHost, roles: Sequenc
     for role in roles:
         try:
             await role.end()
-        except Exception:  # any error: the other roles have to end as well
+        except Exception:  # the other roles have to end as well
             logger.exception("%s: the role %s did not end cleanly", host.partition, role.kind)

@@ -1,7 +1,7 @@
-"""Requests that a process makes to its own replica: they pass through the runner like those of the network.
+"""Requests of a role to the replica in its own process: they pass through the runner like those of the network.
 
-So a role's append is acknowledged when every in-sync replica has it, and a read ends at the high watermark, without a
-second way into the log. May touch: the loop's futures.
+So there is only one way into the log: a role's append is acknowledged when every in-sync replica has it, and a read
+ends at the high watermark. May touch: the loop's futures.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from raylog.rpc.framing import NO_PAYLOAD, Buffer, Buffers
 
 
 class LocalRequest:
-    """One request, answered once through :attr:`answer`; abandoned where that is cancelled."""
+    """One request, answered once through :attr:`answer`. To abandon it, cancel that."""
 
     __slots__ = ("answer", "append_ms", "args", "began_ns", "method", "opened_for", "payload")
 
     def __init__(self, method: str, args: Any, payload: Buffer = b"") -> None:
-        """``payload``: the record batches of a produce request; the leader stamps them, so they may not be shared."""
+        """``payload``: the batches of a produce request; they are copied, because the leader writes into them."""
         self.method = method
         self.args = args
         self.payload = memoryview(bytearray(payload)) if payload else memoryview(b"")
@@ -27,20 +27,20 @@ class LocalRequest:
         self.append_ms = -1
         self.opened_for: object = None
         self.answer: asyncio.Future[tuple[Any, bytes]] = asyncio.get_running_loop().create_future()
-        """The reply and its records."""
+        """The reply and its record batches."""
 
     @property
     def is_deserted(self) -> bool:
-        """Whether the answer is no longer waited for."""
+        """Whether the request was answered or abandoned."""
         return self.answer.done()
 
     @property
     def room_bytes(self) -> int:
-        """How large the answer should be at most: as large as any, each is taken at once."""
+        """Most bytes of the reply: the general limit, since a role reads each reply at once."""
         return FETCH_BYTES_MAX
 
     def reply(self, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
-        """Answer, with a copy of the records: the memory behind them may be a segment's."""
+        """Answer with a copy of the records, because their memory may be that of a mapped segment."""
         if not self.answer.done():
             self.answer.set_result((args, _joined(payload)))
 

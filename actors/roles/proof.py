@@ -1,6 +1,7 @@
-"""Proof that a leader was not deposed when a request came: a row that stands for nothing, stored after it (R12).
+"""Proof that a leader was not yet deposed when a request came: an empty row, committed after the request (R12).
 
-For roles that answer out of memory without a coordinator's runner. A row serves all that waited when its append began.
+For roles that answer from memory without a coordinator's runner. One row serves all requests that wait when its append
+begins.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from collections.abc import Awaitable, Callable
 
 
 class Proof:
-    """The rows of one role, one at a time."""
+    """Appends the empty rows of one role, one at a time."""
 
     def __init__(self, store: Callable[[], Awaitable[None]]) -> None:
-        """``store`` appends the row; it returns when that is committed, and raises where it is not."""
+        """``store`` appends the row; it returns when that is committed, and raises if it is not."""
         self._store = store
         self._storing = asyncio.Lock()
         self._begun = 0
-        """How many appends have begun."""
+        """Number of appends that have begun."""
         self._trouble: BaseException | None = None
-        """The error of the last one; None = it was stored."""
+        """The error of the last append; None = it was committed."""
 
     async def stored(self) -> None:
-        """Return when a row was stored that was appended after the call. Raises what its append has raised."""
+        """Return when a row is committed whose append began after this call. Raises the error of that append."""
         wanted = self._begun + 1
         async with self._storing:
             if self._begun < wanted:
@@ -34,7 +35,7 @@ class Proof:
     async def _append(self) -> None:
         try:
             await self._store()
-        except BaseException as trouble:  # also where the role ends amid it
+        except BaseException as trouble:  # also a cancellation, when the role ends
             self._trouble = trouble
             raise
         self._trouble = None

@@ -1,4 +1,4 @@
-"""What it means that a target did not take a batch of a role: the same for every role that sends. Pure."""
+"""Classifies the errors of a batch that a role has sent to another partition. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from raylog.core.errors import (
 
 
 def is_replaced(error: BaseException) -> bool:
-    """Return whether the target is another one now, or has lost what the producer sent: another producer begins.
+    """Return whether the topic was deleted or replaced, or has lost the producer's state.
 
-    A leader that does not know the topic proves nothing: it may not have received it yet.
+    If so, the role goes on with another producer id. If a leader does not know the topic, that proves nothing, because
+    it may not have received its metadata yet.
     """
     if isinstance(error, UnknownTopicOrPartition):
         return not error.is_remote
@@ -23,10 +24,10 @@ def is_replaced(error: BaseException) -> bool:
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Return whether these bytes are never taken: nothing of them is stored, or will be.
+    """Return whether the target will never take these bytes; nothing of the batch is stored.
 
-    Too many bytes are refused by the own end of the connection as well. A batch that its target finds damaged is
-    damaged as it is sent, each time.
+    RecordTooLarge counts even if it is not remote: this end of the connection raises it, too. CorruptMessage counts
+    although it is retriable: the batch was damaged before it was sent, and would be each time.
     """
     if isinstance(error, RecordTooLarge):
         return True

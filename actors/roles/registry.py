@@ -1,4 +1,4 @@
-"""Which roles a leader has, by its topic. The only place that names the kinds of roles."""
+"""The roles of a leader, by its topic. The only place that lists the kinds of roles."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 def roles_of(topic: str) -> tuple[type[Role], ...]:
     """Return the roles that begin with each leadership of a partition of this topic.
 
-    Their modules are loaded on first use: every process of a replica would pay for them.
+    Their modules are imported on first use, since otherwise every replica's process would pay for all of them.
     """
     if topic == SCHEDULED_TOPIC:
         from raylog.actors.scheduling.role import SchedulerRole

@@ -1,8 +1,8 @@
-"""Sends record batches to the leaders of other partitions, each as it is: with its producer id, epoch and sequences.
+"""Sends record batches of roles to the leaders of other partitions, with the producer ids and sequences that they have.
 
-A role repeats a batch until it is acknowledged; because it is the same batch, the target stores it once. Each call is
-one try, and one more where the answer names the leader: what a failure means, and when the next try comes, is the
-role's decision. May touch: the network.
+A role repeats a batch until it is acknowledged; since the batch is the same, the target stores it once. Each call is
+one try, and a second one if the reply names the leader. The role decides what a failure means, and when to try again.
+May touch: the network.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_MS: Final = 5_000
 ANSWERED_WITHIN_S: Final = 1.0
-"""How much later than its own deadline a leader may answer."""
+"""Time that a leader may take for its reply after its own deadline."""
 FETCHED_WITHIN_S: Final = 5.0
 CLOCK_TIMEOUT_S: Final = 1.0
 ALL: Final = -1
 LEADER: Final = "leader"
-"""The detail of a refusal that names the leader (KIP-951): the partition is awake."""
+"""The detail of a refusal that names the leader (KIP-951); if present, the partition is awake."""
 
 
 class Targets:
-    """The leaders of other partitions, found once and again whenever they prove wrong."""
+    """The leaders of other partitions. Each is looked up once, and again after it has proved wrong."""
 
     def __init__(self, routes: Routes) -> None:
-        """``routes`` is closed with this."""
+        """:meth:`close` also closes ``routes``."""
         self._routes = routes
 
     async def send(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ProduceReply:
         """Append a batch on all in-sync replicas of a partition.
 
-        Raises UnknownTopicOrPartition where the topic was deleted or made again, the leader's refusals with
-        ``is_remote`` set, and other errors (:class:`RaylogError`, OSError) where the outcome is not known.
+        Raises UnknownTopicOrPartition if the topic was deleted or created again, the leader's refusals with
+        ``is_remote`` set, and other errors (:class:`RaylogError`, OSError) if the outcome is not known.
         """
 
         def request(leader_epoch: int) -> ProduceRequest:
@@ -55,7 +55,7 @@ class Targets:
         return PRODUCE.read_reply((await self._called(to, PRODUCE.name, request, timeout_s, batch)).args)
 
     async def schedule(self, to: TopicPlace, batch: bytes, *, timeout_ms: int = TIMEOUT_MS) -> ScheduleReply:
-        """Have a batch of records delivered when they are due, by a partition of ``__scheduled``; raises as `send`."""
+        """Append a batch to a partition of ``__scheduled``, which delivers its records when due. Raises as `send`."""
 
         def request(leader_epoch: int) -> ScheduleRequest:
             return ScheduleRequest(to.topic_id, to.partition, leader_epoch, ALL, timeout_ms)
@@ -77,7 +77,7 @@ class Targets:
     async def fetch(
         self, to: TopicPlace, offset: int, *, max_bytes: int, max_wait_ms: int, isolation_level: int = 0
     ) -> tuple[FetchReply, bytes]:
-        """Return batches of another partition from an offset on, as its consumers see them. Raises as :meth:`send`."""
+        """Return batches of another partition from an offset on, as its consumers get them. Raises as :meth:`send`."""
 
         def request(leader_epoch: int) -> FetchRequest:
             return FetchRequest(
@@ -93,7 +93,7 @@ class Targets:
         request = OffsetFetchRequest(group, [OffsetFetchPartition(of.topic_id, of.topic, of.partition)])
         try:
             reply = await route.connection.call(OFFSET_FETCH.name, request, timeout_s=FETCHED_WITHIN_S)
-        except BaseException:  # any end, a cancellation too: this way may lead nowhere
+        except BaseException:  # also a cancellation: the connection may be dead
             route.forget()
             raise
         return max((row.committed_offset for row in OFFSET_FETCH.read_reply(reply.args)), default=-1)
@@ -101,9 +101,9 @@ class Targets:
     async def _called(
         self, to: TopicPlace, method: str, request: Callable[[int], object], timeout_s: float, payload: bytes = b""
     ) -> Reply:
-        """Call the leader; at once once more where that wakes the partition, or another one leads.
+        """Call the leader; immediately a second time if the call has woken the partition, or another replica leads.
 
-        After a pause it might be asleep again: a role's pauses are longer than a partition may stay awake unused.
+        Without a pause, because a role's pauses are longer than an unused partition may stay awake.
         """
         try:
             return await self._called_once(to, method, request, timeout_s, payload)
@@ -119,7 +119,7 @@ class Targets:
         route = await self._leader(to)
         try:
             return await route.connection.call(method, request(route.leader_epoch), payload, timeout_s=timeout_s)
-        except BaseException as error:  # any end, a cancellation too: this way may lead nowhere
+        except BaseException as error:  # also a cancellation: the connection may be dead
             if not isinstance(error, RaylogError) or not error.is_remote or error.refresh_metadata:
                 route.forget()
             raise
@@ -131,18 +131,18 @@ class Targets:
         return route
 
     async def clocks(self, brokers: Sequence[tuple[str, int]]) -> list[int]:
-        """Return the times of day of the brokers that answer at once, of those at some addresses.
+        """Return the times of day of the brokers at these addresses that answer within a second.
 
-        In milliseconds since 1970, as they are now: a broker that does not answer holds up the others' by a second.
+        In milliseconds since 1970, and as of the return of this method.
         """
         found = await asyncio.gather(*(self._clock_ahead(place) for place in brokers))
         now_ms = monotonic_ms()
         return [now_ms + ahead_ms for ahead_ms in found if ahead_ms is not None]
 
     async def _clock_ahead(self, place: tuple[str, int]) -> int | None:
-        """Return how far a broker's time of day is ahead of this process's clock, which does not jump.
+        """Return how far a broker's time of day is ahead of this process's monotonic clock; None: it did not answer.
 
-        Its reply is taken to have been on its way for half of the time.
+        The broker is assumed to have read its clock at half of the round trip.
         """
         try:
             async with asyncio.timeout(CLOCK_TIMEOUT_S):

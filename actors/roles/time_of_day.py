@@ -1,4 +1,4 @@
-"""The time of day by which a role decides what is due: what most brokers' clocks say, and no jumps.
+"""The time of day by which a role decides what is due: the time on which most brokers agree, without jumps.
 
 May touch: the brokers' clocks, through the role's host.
 """
@@ -18,16 +18,16 @@ logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 0.2
 CLOCK_WAIT_MS: Final = 10_000
-"""How long the brokers' clocks may disagree until the earliest counts."""
+"""Time for which the brokers' clocks may disagree; after it, the earliest one counts."""
 STEP_LOOK_S: Final = 1.0
-"""Pause between two looks whether the wall clock was set."""
+"""Interval of checks whether the wall clock was set."""
 
 
 class TimeOfDay:
     """The clock of one leadership."""
 
     def __init__(self, host: RoleHost) -> None:
-        """It is this machine's until :meth:`set` returns."""
+        """The clock is this host's until :meth:`set` returns."""
         self._host = host
         self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
 
@@ -37,13 +37,14 @@ class TimeOfDay:
 
     @property
     def step_ms(self) -> int:
-        """How far the machine's clock was set away from this one; 0 = it was not."""
+        """How far this host's clock was set away from this one; 0 = it was not set."""
         return self._clock.step_ms
 
     async def set(self, wait_ms: int = CLOCK_WAIT_MS) -> None:
-        """Begin with the time that most brokers have: this machine's clock may have been set wrong.
+        """Take over the time on which most brokers agree, since this host's clock may be wrong.
 
-        While there is none, nothing may be decided; after ``wait_ms`` the earliest counts: late is better than early.
+        Nothing may be decided before this returns. If they do not agree within ``wait_ms``, the earliest clock counts:
+        a record that is late is better than one that is early.
         """
         host, until_ms = self._host, self._host.now_ms() + wait_ms
         while True:
@@ -60,13 +61,16 @@ class TimeOfDay:
         self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=first_ms)
 
     async def follow(self, on_step: Callable[[], None]) -> None:
-        """Have steps of this machine's clock confirmed by the brokers, for as long as the leadership lasts."""
+        """Follow steps of this host's clock that most brokers confirm; runs until cancelled.
+
+        ``on_step`` is called after each such step.
+        """
         while True:
             await asyncio.sleep(STEP_LOOK_S)
             self.now_ms()
             if self._clock.step_ms:
                 found = agreed_ms(*await self._clocks())
-                self.now_ms()  # the wall clock may have been set right meanwhile: then there is no step to follow
+                self.now_ms()  # updates the step: the wall clock may have been set back meanwhile
                 step_ms = self._clock.step_ms
                 if self._clock.confirm(found, wall_ms=self._host.wall_ms()):
                     logger.warning(
@@ -75,7 +79,7 @@ class TimeOfDay:
                     on_step()
 
     async def _clocks(self) -> tuple[list[int], int]:
-        """Return the clocks of the brokers that answer, and how many brokers there are."""
+        """Return the times of the brokers that answer, and the number of brokers."""
         try:
             return await self._host.clocks()
         except (RaylogError, OSError) as error:

@@ -1,7 +1,7 @@
-"""Reads scheduled records out of the leader's log, and puts those that are due into batches for their targets.
+"""Reads scheduled records from the leader's log, and encodes those that are due into batches for their targets.
 
-Owned by the scheduler's role. A batch is decoded once for all its records that are due about the same time. May touch:
-the role's own log.
+Owned by the scheduler's role. A batch is decoded once for all its records that are due at about the same time. May
+touch: the role's own log.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch
 from raylog.storage.errors import CorruptBatch
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
-"""Bytes of the batches that stay decoded, as they are in memory with all their objects."""
+"""Memory for decoded batches, with all their objects, in bytes."""
 HELD_BATCH_BYTES: Final = 512
 HELD_RECORD_BYTES: Final = 220
 HELD_HEADER_BYTES: Final = 145
-"""What a batch, a record and a header take in memory besides the bytes of keys and values, as measured, at most."""
+"""Memory of a batch, a record and a header besides the bytes of keys, values and names, as measured, in bytes."""
 COPIES_BYTES: Final = 256 * 1024
-"""Most bytes of records in one row that moves them; one record may be larger."""
+"""Most bytes of records that one row relocates; a single record may be larger."""
 ROW_BYTES: Final = 64
-"""What a record's key and value, and the headers that are added to it, take besides their bytes, at most."""
+"""Upper bound of a record's bytes besides its key, its value and its own headers; added headers are included."""
 HEADER_BYTES: Final = 12
-"""What each of its own headers takes besides its bytes, at most."""
+"""Upper bound of the bytes of one header besides its name and value."""
 
 
 class Body(NamedTuple):
@@ -48,11 +48,11 @@ class Body(NamedTuple):
     value: bytes | None
     headers: Sequence[Header] | None
     damage: str = ""
-    """Why it cannot be opened, where it cannot: then it has nothing else."""
+    """Why the record cannot be decoded; then the other fields are None. Empty = it can."""
 
     @property
     def size_bytes(self) -> int:
-        """How much it takes in a batch, at most."""
+        """Upper bound of the record's bytes in a batch."""
         own = [header for header in self.headers or () if header[0] not in OWN_HEADERS]
         headers = sum(4 * len(name) + len(value or b"") + HEADER_BYTES for name, value in own)
         return len(self.key or b"") + len(self.value or b"") + headers + ROW_BYTES
@@ -65,13 +65,13 @@ class Held:
     first: int
     end: int
     columns: Columns | str
-    """Or why it cannot be opened."""
+    """The columns; or a text: why the batch cannot be decoded."""
     size: int
     copies: Sequence[int] | None
-    """Of the row of a :class:`Relocated`: the first offsets of the records behind it."""
+    """For a :class:`Relocated` row with its records: their original offsets; None for any other batch."""
 
     def index_of(self, offset: int) -> int | None:
-        """Return where the record with a first offset is; None = not here."""
+        """Return the index of the record with this original offset; None = it is not in the batch."""
         if self.copies is None:
             return offset - self.first if self.first <= offset < self.end else None
         index = bisect_left(self.copies, offset)
@@ -79,13 +79,13 @@ class Held:
 
 
 class Bodies:
-    """The records of the log, by the offsets that they had first.
+    """The records of the log, by their original offsets (those before any relocation).
 
     Invariants: ``_firsts == sorted(_held)``; ``_bytes == sum(size of _held) <= CACHE_BYTES``, or there is one batch.
     """
 
     def __init__(self, log: OwnLog, row_of: Callable[[int], int | None]) -> None:
-        """``log``: the leader's. ``row_of``: the row behind which a record stands once more, if it does."""
+        """``row_of`` returns the offset of the :class:`Relocated` row with a record's copy; None: it was not copied."""
         self._log = log
         self._row_of = row_of
         self._held: OrderedDict[int, Held] = OrderedDict()
@@ -100,7 +100,7 @@ class Bodies:
         return self._bytes
 
     def read(self, offset: int) -> Body:
-        """Return the record that had an offset below the high watermark first. Raises what the log raises."""
+        """Return the record with this original offset, which is below the high watermark. Raises errors of the log."""
         held, index = self._at(offset)
         columns = held.columns
         if isinstance(columns, str):
@@ -113,11 +113,11 @@ class Bodies:
         )
 
     def due_ms(self, offset: int) -> int:
-        """Return when the record was due first."""
+        """Return the record's original due time, in milliseconds since 1970."""
         return due_at(self.timestamp_ms(offset))
 
     def timestamp_ms(self, offset: int) -> int:
-        """Return the record's timestamp as it is stored; raises InvalidRecord where it cannot be opened."""
+        """Return the record's timestamp as it is stored. Raises InvalidRecord if the record cannot be decoded."""
         held, index = self._at(offset)
         if isinstance(held.columns, str):
             raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be opened: {held.columns}.")
@@ -143,7 +143,7 @@ class Bodies:
         records = self._log.read(place, 1, self._log.log_end_offset)
         for position, header in iter_headers(records):
             if header.base_offset <= place < header.next_offset:
-                check_crc(records, position, header)  # bytes that changed on the disk are not the record's fault
+                check_crc(records, position, header)  # raises if bytes have changed on the disk, to be read again
                 columns = _opened(records, position, header)
                 copies = None if row is None or isinstance(columns, str) else copies_of(columns)
                 size = HELD_BATCH_BYTES if isinstance(columns, str) else _bytes_of(columns)
@@ -169,7 +169,7 @@ def _opened(records: Any, position: int, header: BatchHeader) -> Columns | str:
 
 
 def _bytes_of(columns: Columns) -> int:
-    """Return about how much the columns take in memory: compressed data may expand a thousand times."""
+    """Return the approximate size of the columns in memory; compressed data may expand a thousand times."""
     plain = sum(len(value) for column in (columns.keys, columns.values) for value in column or () if value is not None)
     headers = [header for each in columns.headers or () for header in each or ()]
     plain += sum(len(name) + len(value or b"") for name, value in headers)
@@ -178,7 +178,7 @@ def _bytes_of(columns: Columns) -> int:
 
 
 def envelope_of(body: Body) -> Envelope | None:
-    """Return where a record goes; None = it does not say so."""
+    """Return the record's envelope, which has its target; None = it has no valid one."""
     try:
         return Envelope.of(body.headers)
     except InvalidRecord:
@@ -193,9 +193,9 @@ def encode(
     adds_sent_time: bool,
     causes: dict[int, tuple[Reason, str]],
 ) -> bytes:
-    """Return the batch for a target: always the same for the same round.
+    """Return the batch for a target; the same bytes each time the batch is sent.
 
-    ``writer``: producer id and epoch. ``causes``: why some records, by offset, are dead letters.
+    ``writer``: producer id and epoch. ``causes``: reason and message of the records that are dead letters, by offset.
     """
     headers = [_headers(body, adds_sent_time=adds_sent_time, cause=causes.get(body.offset)) for body in bodies]
     return encode_batch(
@@ -215,7 +215,7 @@ def _headers(body: Body, *, adds_sent_time: bool, cause: tuple[Reason, str] | No
         if envelope is not None:
             topic, partition = envelope.topic, envelope.partition
         if topic.startswith(PREFIX) and (origin := Origin.of(kept)) is not None:
-            # A copy for a late retry: a redrive leads back to where its record was, not to a topic of its group.
+            # A late retry of a group: a redrive has to lead to the record's own topic, not to the group's retry topic.
             topic, partition, offset, _ = origin
             kept, stamp_ms = without_origin(kept), own_timestamp(kept, -1)
         reason, message = cause
@@ -229,13 +229,13 @@ def _headers(body: Body, *, adds_sent_time: bool, cause: tuple[Reason, str] | No
 
 
 def bodies_of(source: Bodies, keys: Sequence[int]) -> list[Body]:
-    """Return the records of some keys, in their order; each batch of the log is read once."""
+    """Return the records of ``keys`` in their order; each batch of the log is decoded once."""
     by_key = {key: source.read(offset_of(key)) for key in sorted(keys, key=offset_of)}
     return [by_key[key] for key in keys]
 
 
 def copies_for(source: Bodies, row: Relocated) -> list[Copy]:
-    """Return the records that a row moves, from the first on as many as one batch may have."""
+    """Return copies of the first records that a row relocates, as many as fit into one batch."""
     copies: list[Copy] = []
     size = 0
     for offset in row.offsets:

@@ -1,7 +1,7 @@
-"""Checkpoints that are larger than a row: cut into pieces, and put together again. Pure.
+"""Splits checkpoints that are larger than a row into pieces, and joins them again. Pure.
 
-What a scheduler knows grows with what waits for targets without leaders, and with half messages. The log takes a row of
-a limited size; so a large checkpoint is the value of several rows, and a last one that names them.
+A scheduler's state grows with the records that wait for targets without leaders, and with half messages; the log limits
+the size of a row. So a large checkpoint is stored in several rows, and a last row has their offsets.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPar
 from raylog.storage.errors import CorruptBatch
 
 PART_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of a piece; a smaller checkpoint is one row."""
+"""Most bytes of a piece. A checkpoint that is not larger is one row."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 
 
 def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[CheckpointPart]:
-    """Return the pieces of a checkpoint; none where it fits into one row."""
+    """Return the pieces of a checkpoint; none if it fits into one row."""
     data = _encode(to_wire(row))
     if len(data) <= part_bytes:
         return []
@@ -31,7 +31,7 @@ def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[CheckpointPart
 
 
 def joined(end: CheckpointEnd, rows: Sequence[Row | None]) -> Checkpoint:
-    """Return the checkpoint whose pieces these rows are. Raises CorruptBatch where one of them is not."""
+    """Return the checkpoint that consists of these rows. Raises CorruptBatch if a row is not the expected piece."""
     data: list[bytes] = []
     for index, row in enumerate(rows):
         if not isinstance(row, CheckpointPart) or (row.number, row.index) != (end.number, index):

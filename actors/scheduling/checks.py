@@ -1,4 +1,4 @@
-"""What is checked of records before they are scheduled: that they can be opened, due times, targets, names. Pure."""
+"""Checks records before they are scheduled: that they can be decoded, their due times, targets and names. Pure."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ CHECK_AFTER_MAX_MS: Final = 86_400_000
 
 
 class Checked(NamedTuple):
-    """What a batch holds that is checked."""
+    """The contents of a batch that the caller checks."""
 
     halves: Sequence[HalfId]
-    """The half message of each record that is part of one."""
+    """The half message of each record that belongs to one."""
     targets: frozenset[tuple[str, str]]
-    """Names and ids of the topics to which its records go."""
+    """Names and ids of the records' target topics."""
 
 
 def check_batch(payload: bytes, position: int, header: BatchHeader, latest_ms: int) -> Checked:
-    """Return what a batch holds. Raises InvalidRecord, DelayTooLong.
+    """Check a batch, and return what its records refer to. Raises InvalidRecord, DelayTooLong.
 
-    ``latest_ms``: the latest due time. What cannot be opened is refused here: behind the append it
-    could not be delivered, nor sent back.
+    ``latest_ms``: the latest due time that is allowed. A batch that cannot be decoded must be refused here: after the
+    append, it could be neither delivered nor returned to its sender.
     """
     if header.producer_id < 0:
         raise InvalidRecord("Delayed records need an idempotent producer: enable_idempotence=True.")
     if header.is_transactional:
         raise InvalidRecord("A delayed record cannot be part of a transaction; send it before or after.")
     try:
-        columns = decode_batch(payload, position, header, verify=False)  # its CRC was checked with the others'
+        columns = decode_batch(payload, position, header, verify=False)  # `inspect` has checked the CRC
     except CorruptBatch as error:
         raise InvalidRecord(f"The batch of delayed records cannot be opened: {error.reason}.") from error
     if max(columns.timestamps) != header.max_timestamp:

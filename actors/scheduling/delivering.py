@@ -1,7 +1,7 @@
-"""Finds the targets of records that are due, and sends them their batches. Owned by the scheduler's role.
+"""Finds the targets of records that are due, and sends the batches. Owned by the scheduler's role.
 
-Nothing of a record but its size and target is kept while it waits: one turn reads so many bytes of records, and a
-delivery those of its batch. May touch: the role's own log, and through its host the controller and other partitions.
+While a record waits, only its size and target are in memory. One turn reads a limited number of bytes to find targets,
+and a delivery reads its batch. May touch: the role's own log, and through its host the controller and other partitions.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from raylog.core.scheduling.rows import Batch
 logger = logging.getLogger(__name__)
 
 TURN_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of records that one turn reads to find their targets, about."""
+"""Approximate bytes of records that one turn reads to find their targets."""
 TURN_KEYS: Final = 64
-"""Records that it reads at first, until it knows how large they are."""
+"""Records that a turn reads first, before it knows how large they are."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Records that are larger together were put into one batch by an earlier release: it is halved."""
+"""Most bytes of records in a batch. An earlier release may have made a larger one, which is halved."""
 
 
 class Owner(Protocol):
-    """What deliveries need of the role."""
+    """The part of the role that deliveries use."""
 
     host: RoleHost
     machine: SchedulerMachine
@@ -55,24 +55,24 @@ class Owner(Protocol):
         """Return the time of day by which records are due."""
 
     def feed(self, event: ev.Event) -> None:
-        """Have the machine handle an event, and carry out what it decides."""
+        """Feed an event to the state machine, and carry out its effects."""
 
     def failed(self, error: BaseException) -> None:
-        """Begin again from the log."""
+        """Load the scheduler again from the log."""
 
 
 class Deliveries:
-    """The ways to targets."""
+    """Finds targets, and delivers batches to them."""
 
     def __init__(self, owner: Owner) -> None:
-        """``owner`` lives as long."""
+        """``owner``: the role."""
         self._owner = owner
         self._late = LateWarnings()
 
     # ------------------------------------------------------------ targets
 
     def resolve(self, keys: tuple[int, ...]) -> None:
-        """Find the targets of the first of some records, as many as one turn reads."""
+        """Find the targets of the first of these records, as many as one turn reads; feeds ``Resolved``."""
         owner = self._owner
         try:
             found = self._facts(keys)
@@ -93,7 +93,7 @@ class Deliveries:
         while len(found) < len(keys) and size < TURN_BYTES:
             part = keys[len(found) : len(found) + count]
             read = self._owner.bodies.read
-            # In the order of the log, so that each of its batches is opened once.
+            # In the order of the log, so that each of its batches is decoded once.
             by_key = {key: Facts.of(key, read(offset_of(key))) for key in sorted(part, key=offset_of)}
             found += [by_key[key] for key in part]
             size += sum(facts.size_bytes for facts in by_key.values())
@@ -101,14 +101,14 @@ class Deliveries:
         return found
 
     async def _look_up(self, machine: SchedulerMachine, found: list[Facts], stale: set[str]) -> None:
-        """Find topics that are not known, and those that seem to be deleted: a cache does not prove that."""
+        """Look up the topics that are not cached, and those that the cache says are deleted: it may be stale."""
         owner = self._owner
         placing = owner.placing
         fresh = stale if stale and await placing.look_up(stale) else set()
         doubtful = {name for facts in found if (name := placing.absent(facts)) is not None} - fresh
         if doubtful and not await placing.look_up(doubtful):
             for name in doubtful:
-                placing.forget(name)  # so what names it waits
+                placing.forget(name)  # so records for it wait until it is known
         is_dead = any(target.topic == UNDELIVERABLE_TOPIC for target in self._targets(found))
         if is_dead and placing.topic(UNDELIVERABLE_TOPIC) is None:
             await placing.undeliverable_topic()
@@ -116,7 +116,7 @@ class Deliveries:
 
     def _resolved(self, machine: SchedulerMachine, found: list[Facts]) -> None:
         if machine is not self._owner.machine:
-            return  # the role has begun again meanwhile
+            return  # the scheduler was loaded again meanwhile
         targets = self._targets(found)
         self._owner.placing.next_turn()
         self._owner.feed(ev.Resolved(now_ms=self._owner.now_ms(), targets=targets))
@@ -131,14 +131,14 @@ class Deliveries:
     # ------------------------------------------------------------ batches
 
     async def deliver(self, batch: Batch) -> None:
-        """Send a batch, and report to the machine what became of it."""
+        """Send a batch, and feed the outcome to the state machine."""
         owner = self._owner
         machine, placing = owner.machine, owner.placing
         trouble: ev.Trouble | None = None
         try:
             await self._send(machine, batch)
         except DuplicateSequence:
-            pass  # stored before, so long ago that its offset is forgotten
+            pass  # stored before, so long ago that the target no longer knows its offset
         except (RaylogError, OSError) as error:
             trouble = trouble_of(error)
             if trouble is ev.Trouble.REFUSED and len(batch.keys) == 1:
@@ -146,7 +146,7 @@ class Deliveries:
             if self._is_to_be_logged(batch, trouble):
                 logger.warning("%s: %s-%d: %s", owner.host.partition, batch.topic, batch.lane[1], error)
         if machine is not owner.machine:
-            return  # the role has begun again
+            return  # the scheduler was loaded again
         now_ms, base = owner.now_ms(), batch.base_sequence
         if trouble is not None:
             placing.forget(batch.topic)
@@ -160,14 +160,14 @@ class Deliveries:
         owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
 
     def _is_to_be_logged(self, batch: Batch, trouble: ev.Trouble) -> bool:
-        """Whether an error is logged. One that may pass: once it has lasted, each minute."""
+        """Return whether to log an error. A transient one: once it has lasted for some time, and then each minute."""
         if trouble is not ev.Trouble.UNREACHABLE:
             self._late.over(batch.topic)
             return True
         return self._late.is_due(batch.topic, due_of(batch.keys[0]), self._owner.now_ms())
 
     def _blamed(self, batch: Batch, error: BaseException) -> ev.Trouble:
-        if batch.topic == UNDELIVERABLE_TOPIC:  # there is no other place: it waits until the topic's settings allow it
+        if batch.topic == UNDELIVERABLE_TOPIC:  # the last resort: the record waits until the topic's settings allow it
             logger.error("%s: %s takes no record: %s", self._owner.host.partition, batch.topic, error)
             return ev.Trouble.UNREACHABLE
         self._owner.placing.blame(batch.keys[0], f"{batch.topic} refused it: {error}")
@@ -213,12 +213,12 @@ class Deliveries:
 
 
 def trouble_of(error: BaseException) -> ev.Trouble:
-    """Return what a failed delivery means."""
+    """Classify the error of a delivery."""
     if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
         return ev.Trouble.FORGOTTEN
     if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
         return ev.Trouble.DELETED
-    if isinstance(error, RecordTooLarge | InvalidRecord):  # also where it is known before anything is sent
+    if isinstance(error, RecordTooLarge | InvalidRecord):  # even if not remote: it may be raised before the send
         return ev.Trouble.REFUSED
     if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
         return ev.Trouble.REFUSED

@@ -1,7 +1,7 @@
-"""What the scheduler answers about half messages: decisions, questions to checkers, and what is held.
+"""Answers requests about half messages: decisions, polls of checkers, and lists of undecided half messages.
 
-Called by the role, each request in a task of its own. A question is a long poll: it waits until a half message of the
-group is to be checked.
+Called by the role, each request in a task of its own. A checker's poll is a long poll: it waits until a half message of
+the group has to be checked.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from raylog.protocol.message import Message
 KINDS: Final[frozenset[type[Message]]] = frozenset({DecideHalvesRequest, PollHalvesRequest, ListHalvesRequest})
 ANSWERED_WITHIN_S: Final = 10.0
 LOOK_AGAIN_MS: Final = 1_000
-"""How long a poll waits at most before it looks again: the scheduler's clock may be followed to another time."""
+"""Longest wait of a poll before it checks again: the scheduler's clock may be set meanwhile."""
 POLL_MAX_MS: Final = 60_000
 LEASE_MAX_MS: Final = 3_600_000
 HALVES_MAX: Final = 1_000
 QUESTION_BYTES: Final = 1_048_576
-"""Bytes of records in one answer, after the first half message."""
+"""Most bytes of records in one reply; the first half message may be larger."""
 CHECK_AFTER_MAX_MS: Final = 86_400_000
 
 Standings = tuple[tuple[Standing, int], ...]
 GIVEN: Final = (Verdict.COMMIT, Verdict.ROLLBACK, Verdict.UNKNOWN)
-"""What a client may say."""
+"""The verdicts that a client may send."""
 
 
 class HalvesOwner(Protocol):
-    """What answers need of the role."""
+    """The part of the role that answers use."""
 
     host: RoleHost
     machine: SchedulerMachine
@@ -59,14 +59,14 @@ class HalvesOwner(Protocol):
         """Return the time of day by which records are due."""
 
     def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
-        """Have the machine decide a request."""
+        """Feed a request to the state machine; the future has the result once it is committed."""
 
     async def until_halves_change(self, timeout_s: float) -> None:
-        """Wait until a half message was prepared or decided, for so long at most."""
+        """Wait until a half message is prepared or decided, for ``timeout_s`` at most."""
 
 
 def policy_of(config: Mapping[str, str]) -> HalfPolicy:
-    """Return the settings of ``__scheduled`` that are about half messages."""
+    """Return the settings for half messages from the configuration of ``__scheduled``."""
     usual = HalfPolicy()
     return HalfPolicy(
         int(config.get("half.check.interval.ms", usual.interval_ms)),
@@ -76,7 +76,7 @@ def policy_of(config: Mapping[str, str]) -> HalfPolicy:
 
 
 async def answer(role: HalvesOwner, args: Message) -> Message:
-    """Return the answer to a request about half messages. Raises RaylogError."""
+    """Return the reply to a request about half messages. Raises RaylogError."""
     match args:
         case DecideHalvesRequest():
             return await _decide(role, args)
@@ -131,7 +131,7 @@ async def _poll(role: HalvesOwner, args: PollHalvesRequest) -> PollHalvesReply:
 
 
 def _questions(role: HalvesOwner, queried: Sequence[Half]) -> list[HalfQuestion]:
-    """Return what fits into an answer; the others are queried about in the next one."""
+    """Return as many questions as fit into a reply; the other half messages stay due for the next poll."""
     questions: list[HalfQuestion] = []
     size = 0
     try:

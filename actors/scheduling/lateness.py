@@ -1,4 +1,4 @@
-"""How late records are delivered: the last thousand batches of a leadership. Owned by the scheduler's role. Pure."""
+"""Measures how late records are delivered, over the last thousand batches. Owned by the scheduler's role. Pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class Lateness:
         self._recent: deque[int] = deque(maxlen=KEPT)
         self.latest_ms = 0
         self.records = 0
-        """Records delivered."""
+        """Number of delivered records."""
 
     def observe(self, late_ms: int, records: int) -> None:
-        """Note a batch."""
+        """Note the delivery of a batch."""
         self.latest_ms = max(0, late_ms)
         self.records += records
         self._recent.append(self.latest_ms)
 
     def p99_ms(self) -> int:
-        """Return the time that 99 of 100 batches keep; 0 before the first."""
+        """Return the 99th percentile of the lateness, in milliseconds; 0 before the first batch."""
         ordered = sorted(self._recent)
         return ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] if ordered else 0

@@ -1,6 +1,6 @@
-"""Which partition a record goes to when it is due, by the metadata of its topic. Owned by the scheduler's role.
+"""Decides to which partition a due record goes, by the metadata of its topic. Owned by the scheduler's role.
 
-A keyed record goes where any producer would send it, by the number of partitions at that moment. May touch: the
+A record with a key goes where any producer would send it, by the number of partitions at that moment. May touch: the
 controller, through the role's host.
 """
 
@@ -22,11 +22,11 @@ from raylog.core.scheduling.rows import LaneId
 from raylog.storage.batch.key_hash import partition_for_key
 
 FRESH_MS: Final = 5_000
-"""Age from which on a topic's metadata is fetched again when it is used."""
+"""Age from which on a topic's cached metadata is fetched again when it is used."""
 TOPICS_MAX: Final = 10_000
 CAUSES_MAX: Final = 100_000
 DEAD_BYTES: Final = 2_048
-"""What the headers of an undeliverable record take, at most."""
+"""Upper bound of the headers that are added to an undeliverable record."""
 UNRESOLVED: Final = "Its half message was checked in vain as often as allowed."
 
 
@@ -40,7 +40,7 @@ class TargetPlace:
 
 
 class Facts(NamedTuple):
-    """What is needed of a record to place it, without its value."""
+    """What is needed to place a record, without its value."""
 
     key: int
     offset: int
@@ -59,43 +59,43 @@ class Facts(NamedTuple):
 
 @dataclass(slots=True)
 class TargetTopic:
-    """What is known of a topic. ``topic_id`` empty: it does not exist."""
+    """The cached metadata of a topic. ``topic_id`` empty: the topic does not exist."""
 
     topic_id: str
     partitions: int
     config: dict[str, str] = field(default_factory=dict)
     known_ms: int = 0
     limit_bytes: int = 0
-    """The most that it takes in one batch; 0 = that is not known."""
+    """The topic's ``max.message.bytes``; 0 = not known."""
 
     def has_id(self, topic_id: str) -> bool:
-        """Whether it exists, and is the topic of this id."""
+        """Return whether the topic exists and has this id."""
         return bool(topic_id) and topic_id == self.topic_id
 
 
 class Placing:
-    """The topics of targets."""
+    """The cached target topics, and the causes of undeliverable records."""
 
     def __init__(self, host: RoleHost, undeliverable: str) -> None:
-        """``undeliverable``: the topic of records that no target takes."""
+        """``undeliverable``: name of the topic for records that no target takes."""
         self._host = host
         self._undeliverable = undeliverable
         self._topics: dict[str, TargetTopic] = {}
         self._turn = 0
         self.causes: dict[int, str] = {}
-        """Why records are undeliverable, by their offsets, until they are delivered there."""
+        """Why records are undeliverable, by offset, until they are stored in that topic."""
 
     def topic(self, name: str) -> TargetTopic | None:
-        """Return what is known of a topic; None = nothing."""
+        """Return the cached metadata of a topic; None = it is not cached."""
         return self._topics.get(name)
 
     def is_known(self, name: str, now_ms: int, fresh_ms: int = FRESH_MS) -> bool:
-        """Return whether a topic's metadata is not older than ``fresh_ms``."""
+        """Return whether a topic is cached, with metadata younger than ``fresh_ms``."""
         found = self._topics.get(name)
         return found is not None and now_ms - found.known_ms < fresh_ms
 
     async def look_up(self, names: Iterable[str]) -> bool:
-        """Fetch the metadata of some topics; False where the controller is away: what is known stays."""
+        """Fetch the metadata of topics into the cache; False if the controller does not answer: nothing changes."""
         wanted = sorted(set(names))
         try:
             reply = await self._host.metadata(wanted)
@@ -105,7 +105,7 @@ class Placing:
             self._topics.clear()
         for row in reply.topics:
             if row.error_code not in (0, UnknownTopicOrPartition.code):
-                self.forget(row.topic)  # whether it exists is not known, so what names it waits
+                self.forget(row.topic)  # it may exist or not, so its records wait
                 continue
             topic_id = "" if row.error_code else row.topic_id
             config = {key: str(value) for key, value in dict(row.config).items()}
@@ -116,7 +116,7 @@ class Placing:
         return True
 
     async def undeliverable_topic(self) -> None:
-        """Have the topic for undeliverable records created, if it is not there."""
+        """Create the topic for undeliverable records, if it does not exist; an error leaves it unknown."""
         try:
             made = await self._host.ensure_topic(self._undeliverable)
         except RaylogError:
@@ -124,11 +124,11 @@ class Placing:
         self._topics[self._undeliverable] = TargetTopic(made.topic_id, made.partitions, {}, self._host.now_ms())
 
     def forget(self, name: str) -> None:
-        """Have a topic looked up again before it is used."""
+        """Drop a topic from the cache, so that it is looked up before its next use."""
         self._topics.pop(name, None)
 
     def absent(self, facts: Facts) -> str | None:
-        """Return the topic of which a record names what is not there, as far as is known; None = it is there."""
+        """Return the record's topic if the cache says that it, or the partition, does not exist; else None."""
         envelope = facts.envelope
         topic = None if envelope is None else self._topics.get(envelope.topic)
         if envelope is None or topic is None:
@@ -137,7 +137,7 @@ class Placing:
         return None if is_there else envelope.topic
 
     def target(self, facts: Facts, *, is_refused: bool, is_unresolved: bool = False) -> Target:
-        """Return where a record goes; with partition -1 while that is not known."""
+        """Return the target of a record; its partition is -1 while the topic is not known."""
         envelope = facts.envelope
         if is_unresolved:
             return self._dead(facts, UNRESOLVED)
@@ -166,17 +166,17 @@ class Placing:
         return self._turn % topic.partitions
 
     def next_turn(self) -> None:
-        """Let the records without key of the next round go to the next partition."""
+        """Send later records without key to the next partition."""
         self._turn += 1
 
     def blame(self, key: int, cause: str) -> None:
-        """Note why a record is undeliverable."""
+        """Note the cause for which a record is undeliverable."""
         if len(self.causes) >= CAUSES_MAX:
             del self.causes[next(iter(self.causes))]
         self.causes[offset_of(key)] = cause
 
     def delivered(self, topic: str, keys: Iterable[int]) -> None:
-        """Forget why records are undeliverable that are stored as such."""
+        """Drop the causes of records that are now stored in the topic for undeliverable ones."""
         if topic == self._undeliverable:
             for key in keys:
                 self.causes.pop(offset_of(key), None)
@@ -196,7 +196,7 @@ class Placing:
         return Target(key=facts.key, topic=topic, lane=lane, size_bytes=size_bytes, name=name, limit_bytes=limit_bytes)
 
     def cause_of(self, key: int, topic: str) -> str | None:
-        """Return why a record is on its way to the topic for undeliverable ones; None = it is not."""
+        """Return why a record is sent to the topic for undeliverable ones; None = ``topic`` is another one."""
         if topic != self._undeliverable:
             return None
         return self.causes.get(offset_of(key), "Its target did not take it.")

@@ -1,4 +1,4 @@
-"""What the scheduler answers: records to be delayed, cancellations, moves, lists and its description.
+"""Answers the scheduler's requests: to schedule records, to cancel, move, find and list them, and to describe itself.
 
 Called by the role, each request in a task of its own.
 """
@@ -69,23 +69,23 @@ KINDS: Final[frozenset[type[Message]]] = frozenset(
 LOADED_WITHIN_S: Final = 10.0
 ANSWERED_WITHIN_S: Final = 10.0
 DELAY_MAX_MS: Final = 10 * 366 * 86_400_000
-"""Ten years: no topic may allow more."""
+"""Longest delay that a topic may allow: ten years."""
 TAKEN_FRESH_MS: Final = 500
-"""Age from which on a topic's metadata is fetched again before records for it are taken: what is taken with the id of a
-topic that was deleted a moment ago is undeliverable."""
+"""Age from which on a topic's metadata is fetched again before records for it are accepted. In this time, records with
+the id of a deleted topic may be accepted; they are undeliverable."""
 LIST_MAX: Final = 1_000
 LOOK_MAX: Final = 10_000
-"""Records that one page of a list looks at."""
+"""Most records that are examined for one page of a list."""
 NOT_FOUND: Final = "NOT_FOUND"
 NOT_KNOWN: Final = -1
 SHARE_OF_A_GROUP: Final = 10
-"""The holder of a token may have this part of the half messages: one group must not take the room of all."""
+"""A token's group may hold at most ``half.max.pending`` divided by this, so that it cannot take the room of all."""
 HALVES_PENDING: Final = 100_000
 """Default of ``half.max.pending``."""
 
 
 class Scheduler(halves.HalvesOwner, Protocol):
-    """What answers need of the role."""
+    """The part of the role that answers use."""
 
     clock: TimeOfDay
     lateness: Lateness
@@ -93,14 +93,14 @@ class Scheduler(halves.HalvesOwner, Protocol):
     loaded: asyncio.Event
 
     async def append(self, batch: bytes, count: int) -> ProduceReply:
-        """Append a batch, and read the log on behind it."""
+        """Append a batch, and feed the log to the state machine up to its end."""
 
     def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[tuple[tuple[ev.Outcome, int], ...]]:
-        """Have the machine decide a request."""
+        """Feed a request to the state machine; the future has the result once it is committed."""
 
 
 async def answered(role: Scheduler, request: Request, args: Any) -> None:
-    """Answer a request; errors are its answer."""
+    """Answer a request; a RaylogError is its answer."""
     try:
         match args:
             case ScheduleRequest():
@@ -163,7 +163,7 @@ async def _schedule(role: Scheduler, request: Request) -> ScheduleReply:
 
 
 def _check_grant(grant: Grant | None, checked: Sequence[Checked]) -> None:
-    """Refuse what the sender's token does not cover: the guard in front cannot see what the batches hold."""
+    """Refuse records that the sender's token does not cover; only here their targets and groups are known."""
     if grant is None:
         return
     targets = {target for each in checked for target in each.targets}
@@ -173,15 +173,15 @@ def _check_grant(grant: Grant | None, checked: Sequence[Checked]) -> None:
 
 
 async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None:
-    """Refuse records for a topic that is not the one of this name any more: its sender has an old id of it.
+    """Refuse records for a topic that was deleted, or created again with another id.
 
-    Where the controller is away they are taken: what is true is found when they are due.
+    If the controller does not answer, they are accepted, and checked when they are due.
     """
     placing, now_ms = role.placing, role.host.now_ms()
 
     def doubtful() -> list[tuple[str, str]]:
         known = [(name, topic_id, placing.topic(name)) for name, topic_id in targets]
-        # A sender that did not know the topic names no id: such records are taken, and undeliverable when they are due.
+        # A sender that did not know the topic gives no id. Such records are accepted, and undeliverable when due.
         return [(name, named) for name, named, topic in known if named and not (topic and topic.has_id(named))]
 
     names = {name for name, _ in doubtful()} | {
@@ -197,7 +197,7 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
 
 
 def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
-    """Refuse records of half messages with a decision: they could never be committed."""
+    """Refuse records of half messages that are already decided: they could never be committed."""
     for group, txid in names:
         standing = role.machine.halves.standing((group, txid))
         if standing not in (Standing.HELD, Standing.NOT_FOUND):
@@ -208,7 +208,7 @@ def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
 
 
 def _check_room_for_halves(role: Scheduler, held: int, groups: Collection[str]) -> None:
-    """Refuse half messages above the limit; ``groups``: those of a token, each of which may hold a part of it."""
+    """Refuse half messages above the limit; ``groups``: the groups of a token, each of which has a lower limit."""
     limit, there = int(role.host.config.get("half.max.pending", HALVES_PENDING)), len(role.machine.halves.held)
     for group in groups:
         share = max(1, limit // SHARE_OF_A_GROUP)
@@ -251,7 +251,7 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
     due_ms = max(args.new_due_ms, now_ms)
     await _check_delay(role, args.offset, due_ms - now_ms)
 
-    # What does not wait may have been deleted since; then the answer needs no name.
+    # A record that does not wait may have been deleted since; its answer needs no name.
     name = name_among(role.bodies.read(args.offset).headers) if role.machine.waits(key) else 0
 
     def make(number: int) -> ev.Event:
@@ -262,7 +262,7 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
 
 
 async def _check_delay(role: Scheduler, offset: int, delay_ms: int) -> None:
-    """Hold a move to the settings of the record's topic, as its producer was."""
+    """Check a move against the settings of the record's topic, as its producer did. Raises DelayTooLong."""
     try:
         envelope = envelope_of(role.bodies.read(offset))
     except RaylogError:
@@ -290,9 +290,9 @@ async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[t
 
 
 async def _proved(role: Scheduler) -> None:
-    """Return when a row was stored that was appended after the call: no later leader had begun before it (R12).
+    """Return when a row is committed that was appended after the call: so no later leader had begun before it (R12).
 
-    It cancels nothing; that of a cancellation which waits already does for it.
+    The row is a cancellation of nothing; one that waits already may be used as well.
     """
 
     def make(number: int) -> ev.Event:
@@ -302,7 +302,7 @@ async def _proved(role: Scheduler) -> None:
 
 
 def _exists(role: Scheduler, key: int) -> bool:
-    """Return whether a record is or was scheduled under this name: it waits, or is in the log with this due time."""
+    """Return whether a record is or was scheduled with this key: it waits, or is in the log with this due time."""
     machine = role.machine
     if due_of(key) >= HELD_MS:
         return False
@@ -336,7 +336,7 @@ async def _list(role: Scheduler, args: ListScheduledRequest) -> ListScheduledRep
     low = 0 if args.from_due_ms < 0 else key_of(args.from_due_ms, args.from_offset)
     limit = min(max(1, args.limit), LIST_MAX)
     end, most = first_after(args.before_ms), LOOK_MAX if args.topic else limit + 1
-    # What is due and waits for its target comes first, mostly.
+    # Records that are due and wait for their targets come first, mostly.
     parked = (key for lane in role.machine.lanes.values() for key in lane.waiting if low <= key < end)
     keys = heapq.nsmallest(most, [*parked, *role.machine.pending.between(low, end, most)])
     rows: list[ScheduledRecord] = []

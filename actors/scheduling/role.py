@@ -1,8 +1,8 @@
-"""The shell of the scheduler: the leader of a partition of ``__scheduled`` reads its log, and delivers what is due.
+"""The shell of the scheduler: a role of the leader of a partition of ``__scheduled``, which delivers records when due.
 
-Everything that is appended passes through here, so the log is read on after each append, and never waited for. Rows
+All appends to the partition pass through this role, so it reads the log after each of them, and does not poll it. Rows
 and deliveries are tasks of the role's host, which cancels them with the leadership. When an append fails, its outcome
-is not known: the role begins again from the log, as a new leader does.
+is not known: the role loads its state from the log again, as a new leader does.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ READ_BYTES: Final = 4 * 1024 * 1024
 READ_WAIT_MS: Final = 1_000
 APPEND_TIMEOUT_MS: Final = 10_000
 AGAIN_S: Final = 0.2
-"""Pause before the role begins again after a failure."""
+"""Pause after a failure, before the state is loaded again."""
 LONGEST_TIMER_S: Final = 3_600.0
 REPLAY_TURN: Final = 200
-"""Batches that are replayed in one turn of the event loop."""
+"""Events that are replayed in one turn of the event loop."""
 CHECKPOINT_TIME: Final = 1 << 62
-"""Timestamps of checkpoints: the newest is the record with the highest timestamp, which the log's index knows."""
+"""Base of the timestamps of checkpoints. So the newest one has the highest timestamp, which the log's index finds."""
 
 Outcomes = tuple[tuple[ev.Outcome, int], ...]
 
@@ -65,10 +65,10 @@ class SchedulerRole(Role):
 
     machine: SchedulerMachine
     settings: ClassVar[SchedulerSettings] = SchedulerSettings()
-    """Sizes and times; the simulator has smaller ones."""
+    """Sizes and times; the simulator sets smaller ones."""
 
     def __init__(self, host: RoleHost) -> None:
-        """Nothing is read yet."""
+        """The log is not read before :meth:`begin`."""
         super().__init__(host)
         self.bodies = Bodies(host.log, lambda offset: self.machine.space.row_of(offset))
         self.placing = Placing(host, UNDELIVERABLE_TOPIC)
@@ -77,9 +77,9 @@ class SchedulerRole(Role):
         self.clock = TimeOfDay(host)
         self.lateness = Lateness()
         self.loaded = asyncio.Event()
-        """Set while the machine decides."""
+        """Set while the state machine is loaded."""
         self._waiting: dict[int, asyncio.Future[Outcomes]] = {}
-        """The answers to requests, by their numbers."""
+        """The futures of open requests, by number."""
         self._waiting_halves: dict[int, asyncio.Future[Standings]] = {}
         self._halves_waiters: set[asyncio.Future[None]] = set()
         self._last_request = 0
@@ -89,12 +89,12 @@ class SchedulerRole(Role):
         self._timer: asyncio.TimerHandle | None = None
         self._trouble: asyncio.Future[None] | None = None
         self.appends = 0
-        """Appends that are under way."""
+        """Number of appends without a reply yet."""
 
     # ------------------------------------------------------------ life
 
     def begin(self) -> None:
-        """Read the log, then deliver."""
+        """Begin to load the state from the log; deliveries follow."""
         self.host.spawn(self._live(), "scheduler")
         self.host.spawn(self.clock.follow(self.tick), "scheduler clock")
 
@@ -104,17 +104,17 @@ class SchedulerRole(Role):
 
     @property
     def is_busy(self) -> bool:
-        """Whether records wait, or something is under way."""
+        """Whether records wait to be delivered, appends are open, or the state is being loaded."""
         return not self.loaded.is_set() or self.appends > 0 or self.machine.is_busy
 
     def receive(self, request: Request, args: Any) -> None:
-        """Take a request of a producer or an administrator."""
+        """Take a request of a producer or an administrator. Raises NotLeaderOrFollower."""
         if args.current_leader_epoch not in (-1, self.host.leader_epoch):
             raise NotLeaderOrFollower(f"{self.host.partition} has leader epoch {self.host.leader_epoch}; look it up.")
         self.host.spawn(answering(requests.answered(self, request, args), request), "scheduler request")
 
     def now_ms(self) -> int:
-        """Return the time of day by which records are due."""
+        """Return the time of day by which records are due, in milliseconds since 1970."""
         return self.clock.now_ms()
 
     def _new_machine(self) -> SchedulerMachine:
@@ -154,7 +154,7 @@ class SchedulerRole(Role):
         self.feed(ev.Loaded(now_ms=self.now_ms(), producer_id=await self._new_producer()))
 
     async def _until_committed(self, end: int) -> None:
-        """Wait until all that was in the log when the leadership began is committed."""
+        """Wait until the log is committed up to ``end``."""
         while True:
             found = await self.host.list_offsets(-1)
             if found.offset >= end:
@@ -162,7 +162,7 @@ class SchedulerRole(Role):
             await asyncio.sleep(0.02)
 
     async def _restore(self) -> int:
-        """Begin with the newest checkpoint, if there is one; return where the log is to be read from."""
+        """Restore the newest checkpoint, if there is one; returns the offset from which to replay the log."""
         newest = await self.host.list_offsets(MAX_TIMESTAMP)
         if newest.offset < 0 or newest.timestamp < CHECKPOINT_TIME:
             return self.host.log.log_start_offset
@@ -188,13 +188,13 @@ class SchedulerRole(Role):
                 self.machine.step(event)
                 read += 1
                 if read % REPLAY_TURN == 0:
-                    await asyncio.sleep(0)  # heartbeats go on
+                    await asyncio.sleep(0)  # lets heartbeats be sent meanwhile
             offset = max(offset, self.machine.read_end)
 
     # ------------------------------------------------------------ the log
 
     async def append(self, batch: bytes, count: int) -> ProduceReply:
-        """Append a batch, and read the log on behind it; returns the reply."""
+        """Append a batch of ``count`` records, and feed the log to the state machine up to its end."""
         self.appends += 1
         try:
             reply = await self.host.produce(batch, timeout_ms=APPEND_TIMEOUT_MS)
@@ -203,14 +203,14 @@ class SchedulerRole(Role):
                 await self.read_on(reply.base_offset + count)
             return reply
         except RaylogError as error:
-            if error.retriable:  # it may be in the log: only a look there knows
+            if error.retriable:  # the batch may be in the log: load the state again
                 self.failed(error)
             raise
         finally:
             self.appends -= 1
 
     async def read_on(self, end: int) -> None:
-        """Feed what was committed up to an offset."""
+        """Feed the committed batches up to the offset ``end`` to the state machine."""
         async with self._reading:
             while self.machine.read_end < end:
                 offset = self.machine.read_end
@@ -236,9 +236,9 @@ class SchedulerRole(Role):
             self.failed(error)
 
     async def _append_pieces(self, row: Checkpoint) -> Checkpoint | CheckpointEnd:
-        """Append the pieces of a checkpoint that is larger than a row; returns what is to be appended behind them.
+        """Append the pieces of a checkpoint that is larger than a row; returns the row to append after them.
 
-        No other row comes in between: the machine appends one row at a time, and this is one to it.
+        No other row comes between them: the state machine appends one row at a time, and this counts as one.
         """
         parts = await asyncio.to_thread(pieces, row)  # it may have millions of keys
         if not parts:
@@ -252,13 +252,13 @@ class SchedulerRole(Role):
     # ------------------------------------------------------------ the machine
 
     def tick(self) -> None:
-        """Let the machine decide, and set the timer for its next decision."""
+        """Feed a tick to the state machine, and set the timer for the next one."""
         if self.loaded.is_set():
             self.machine.halves.follow(policy_of(self.host.config))
             self.feed(ev.Tick(now_ms=self.now_ms()))
 
     def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Outcomes]:
-        """Feed a request; the future holds its outcomes once they are committed."""
+        """Feed a request to the state machine; the future has the outcomes once they are committed."""
         self._last_request = number = self._last_request + 1
         answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -266,7 +266,7 @@ class SchedulerRole(Role):
         return answer
 
     def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
-        """Feed a request about half messages; the future holds what stands once that is committed."""
+        """Feed a request about half messages; the future has their states once the decision is committed."""
         self._last_request = number = self._last_request + 1
         answer: asyncio.Future[Standings] = asyncio.get_running_loop().create_future()
         self._waiting_halves[number] = answer
@@ -274,7 +274,7 @@ class SchedulerRole(Role):
         return answer
 
     async def until_halves_change(self, timeout_s: float) -> None:
-        """Wait until a half message was prepared or decided, for so long at most."""
+        """Wait until a half message is prepared or decided, for ``timeout_s`` at most."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._halves_waiters.add(waiter)
         try:
@@ -361,7 +361,7 @@ class SchedulerRole(Role):
     # ------------------------------------------------------------ figures
 
     def figures(self) -> dict[str, int]:
-        """Return counters and gauges."""
+        """Return counters and gauges for metrics."""
         machine = self.machine
         parked = sum(len(lane.waiting) for lane in machine.lanes.values())
         return {

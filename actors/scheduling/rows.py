@@ -1,6 +1,6 @@
-"""The batches of ``__scheduled`` as events of the scheduler's machine, and its rows as batches. Pure.
+"""Decodes batches of ``__scheduled`` into events of the scheduler's state machine, and encodes its rows. Pure.
 
-A batch without producer id has one row of an owner, and perhaps copies of records behind it; every other one has
+A batch without a producer id has a row of the scheduler, possibly followed by relocated records. Every other batch has
 records of a producer.
 """
 
@@ -28,7 +28,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = ()) -> bytes:
-    """Return the batch of a row, with ``copies`` behind it."""
+    """Return the batch of a row, followed by ``copies``."""
     data = row.data if isinstance(row, RunWritten | CheckpointPart) else None
     return encode_batch(
         [_encode(to_wire(row)), *(copy.key for copy in copies)],
@@ -39,7 +39,7 @@ def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = ()) -> byte
 
 
 class Copy(NamedTuple):
-    """A record that is appended once more."""
+    """A record that is appended again, to relocate it."""
 
     timestamp_ms: int
     key: bytes | None
@@ -48,9 +48,10 @@ class Copy(NamedTuple):
 
 
 def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead | Unreadable]:
-    """Return the events of batches, from the one at an offset on. Raises CorruptBatch.
+    """Return the events of the batches from an offset on. Raises CorruptBatch.
 
-    A batch of a producer that was stored as it is and does not open is passed over: it can never be delivered.
+    A producer's batch that was stored with good bytes, but cannot be decoded, yields Unreadable: it can never be
+    delivered.
     """
     for position, header in iter_headers(records):
         if header.base_offset < offset:
@@ -67,7 +68,7 @@ def _data(records: bytes, position: int, header: BatchHeader) -> DataRead | Unre
     try:
         columns = decode_batch(records, position, header, verify=False)
     except CorruptBatch as error:
-        check_crc(records, position, header)  # bytes that changed on the disk are read again, or repaired
+        check_crc(records, position, header)  # raises if bytes have changed on the disk, to be read again
         logger.error(
             "the delayed records at offset %d of the schedule cannot be opened, and are passed over: %s",
             base,
@@ -84,7 +85,7 @@ def _data(records: bytes, position: int, header: BatchHeader) -> DataRead | Unre
 
 
 def _held(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) -> tuple[HeldRecord, ...]:
-    """Return the records of a batch that are parts of half messages."""
+    """Return the records of a batch that belong to half messages."""
     found = []
     for index, due_ms in enumerate(dues):
         name = None if due_ms < HELD_MS or headers is None else HalfName.of(headers[index])
@@ -94,7 +95,7 @@ def _held(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) 
 
 
 def _names(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None) -> tuple[tuple[int, int], ...]:
-    """Return the offsets of a batch's records with schedule ids, and their names."""
+    """Return (offset, name) of a batch's records with schedule ids."""
     return tuple(
         (base_offset + index, name)
         for index, due_ms in enumerate(dues)
@@ -103,7 +104,7 @@ def _names(base_offset: int, dues: Sequence[int], headers: Sequence[Any] | None)
 
 
 def copies_of(columns: Columns) -> tuple[int, ...]:
-    """Return the first offsets of the records behind the row in front of a batch. Raises CorruptBatch."""
+    """Return the original offsets of the records in a batch of relocated ones. Raises CorruptBatch."""
     row = _row(columns)
     if not isinstance(row, Relocated):
         raise CorruptBatch("a row of the scheduler should have copies behind it, and has not")
@@ -118,5 +119,5 @@ def _row(columns: Columns) -> Row:
     try:
         wire: list[Any] = _decode(key)
         return from_wire(wire, value or b"")
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # a newer release wrote it, or a foreign hand
+    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # written by a newer release, or by another program
         raise CorruptBatch(f"a row of the scheduler cannot be read ({error})") from error

@@ -1,8 +1,8 @@
-"""Reads parts of runs out of the leader's log, each page with its sum, so that no more is read than is needed.
+"""Reads single pages of runs from the leader's log, and verifies each by its own checksum.
 
-A batch has one CRC for all of its bytes, and a run with names may have megabytes. So the row of a run has the sums of
-its pages, and the run's facts, which checkpoints keep, have the sum of these. Owned by the scheduler's role. May touch:
-the role's own log.
+A batch has one CRC for all of its bytes, and a run with names may have megabytes. So the row of a run has a checksum of
+each page, and the run's facts, which checkpoints have, contain a checksum of these. Owned by the scheduler's role. May
+touch: the role's own log.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ from raylog.storage.batch.records import open_batch
 from raylog.storage.errors import CorruptBatch
 
 HEAD_BYTES: Final = 4 * 1024
-"""Of a batch with a run: its header, and the row with the sums of 15 MB of pages."""
+"""Bytes to read from the start of a run's batch: its header, and the row with the checksums of 15 MB of pages."""
 KNOWN_MAX: Final = 4_096
-"""Runs whose sums are in memory, each with four bytes a page."""
+"""Most runs whose checksums are in memory, each with four bytes a page."""
 HEAD_OF_RUN_BYTES: Final = 8
 
 _decode = msgspec.msgpack.Decoder().decode
 
 
 class Known(NamedTuple):
-    """A run whose pages can be read alone."""
+    """A run whose pages can be read one by one."""
 
     at: int
-    """Where it begins in its batch."""
+    """Position of the run in its batch, in bytes."""
     size: int
     sums: bytes
 
 
 class RunReader:
-    """The runs of one log. What was read last is kept: a directory and its blocks, or neighbouring blocks, follow."""
+    """The runs of one log. The last part is cached, since reads of its blocks or of neighbouring ones follow."""
 
     def __init__(self, log: OwnLog) -> None:
-        """``log``: the leader's."""
+        """``log``: the leader's log."""
         self._log = log
         self._known: dict[int, Known] = {}
         self._last: tuple[int, int, bytes] = (-1, 0, b"")
-        """Offset of a run, where a part of it begins, and that part, which is verified."""
+        """The cached part: the run's offset, the part's position in the run, and its verified bytes."""
 
     def directory(self, offset: int, facts: RunFacts) -> bytes:
-        """Return the beginning of the run in the record at an offset, with its directory; raises as ``part``."""
+        """Return the start of the run at an offset, up to the end of its directory. Raises as :meth:`part`."""
         head = self._part(offset, facts.check, 0, HEAD_OF_RUN_BYTES)
         return self._part(offset, facts.check, 0, Run.directory_bytes(head))
 
     def part(self, run: Run, start: int, end: int) -> bytes:
-        """Return bytes ``[start, end)`` of a run. Raises CorruptBatch and what the log raises."""
+        """Return bytes ``[start, end)`` of a run. Raises CorruptBatch and errors of the log."""
         return self._part(run.offset, run.facts.check, start, end)
 
     def _part(self, offset: int, check: int, start: int, end: int) -> bytes:
@@ -65,9 +65,10 @@ class RunReader:
         return data[start - at : end - at]
 
     def _pages(self, offset: int, check: int, start: int, end: int) -> tuple[int, bytes]:
-        """Return where the pages around a part begin, and their bytes; the whole run where it cannot be read in pages.
+        """Return the position of the pages that contain a part, and their bytes; or the whole run.
 
-        A page that does not fit its sum: the log reads the whole batch, and says what is damaged.
+        The whole run is read if its checksums are not available, or a page does not match: then the log's own check of
+        the batch reports the damage.
         """
         known = self._known.get(offset) or self._look(offset, check)
         if known is not None:
@@ -80,7 +81,7 @@ class RunReader:
         return 0, self._whole(offset)
 
     def _look(self, offset: int, check: int) -> Known | None:
-        """Read the row of a run, with the sums of its pages; None where it has none, or they are damaged."""
+        """Read the checksums of a run's pages from its row; None if there are none, or they are damaged."""
         if check == NO_CHECK:
             return None
         head = self._log.read_part(offset, 0, HEAD_BYTES)

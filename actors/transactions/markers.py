@@ -1,8 +1,8 @@
-"""Sends the outcome of transactions to their participants, until all of them have it. Owned by the shell.
+"""Sends the outcome of transactions to their participants, until all of them have it. Owned by the coordinator's shell.
 
-A participant that cannot be reached delays only its own transaction: it waits outside the room that bounds how many
-requests are under way. Nothing is given up, because a transaction that was decided has to end; a coordinator that ends
-leaves the rest to the next incarnation.
+A participant that cannot be reached delays only its own transaction: after :data:`IN_ROOM_S`, its request no longer
+counts for the limit of open requests. No participant is given up, because a decided transaction has to end; when a
+coordinator ends, the next incarnation sends the rest.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from raylog.rpc.host.occasional import OccasionalWarning
 logger = logging.getLogger(__name__)
 
 UNDER_WAY_MAX: Final = 200
-"""Most requests to participants at a time, apart from those that have waited for long."""
+"""Most open requests to participants, not counting those that have waited for IN_ROOM_S."""
 IN_ROOM_S: Final = 0.5
-"""How long a request takes room of others: a participant that hangs is waited for outside."""
+"""Time for which an open request counts for UNDER_WAY_MAX, so that participants that hang do not block others."""
 MARKER_TIMEOUT_MS: Final = 5_000
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
@@ -35,7 +35,7 @@ Participant = TxnPartition | str
 
 
 class MarkerSender:
-    """The participants that do not have their markers yet, each with a task that tries until it has."""
+    """Sends markers: each participant without its marker has a task that tries until it has it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MarkerSender:
         on_written: Callable[[EndTxn, Participant], None],
         on_fenced: Callable[[str], None],
     ) -> None:
-        """``on_written`` gets each participant once; ``on_fenced`` the reason why this coordinator has to end."""
+        """``on_written`` gets each participant once; ``on_fenced`` gets the reason why this coordinator has to end."""
         self._routes = routes
         self._name = name
         self._on_written = on_written
@@ -54,7 +54,7 @@ class MarkerSender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._troubled = OccasionalWarning(logger)
         self.counters: Counter[str] = Counter()
-        """Markers written, and requests that failed and are repeated."""
+        """``markers_written``, and ``markers_repeated``: failed requests."""
 
     def send(self, effect: EndTxn, coordinator_epoch: int) -> None:
         """Begin to send an outcome to all participants of its transaction; returns at once."""
@@ -66,7 +66,7 @@ class MarkerSender:
             task.add_done_callback(self._tasks.discard)
 
     def abandon(self) -> None:
-        """Stop sending: the next load of the log sends again what is missing."""
+        """Stop sending; after the next load of the log, the missing markers are sent."""
         for task in self._tasks:
             task.cancel()
 
@@ -95,7 +95,7 @@ class MarkerSender:
             pause_s = min(2 * pause_s, RETRY_LAST_S)
 
     async def _in_room(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do it within the room that bounds how many requests are under way; wait for slow ones outside."""
+        """Begin a request when fewer than UNDER_WAY_MAX are open; wait for it, after IN_ROOM_S outside that limit."""
         attempt: asyncio.Task[None] | None = None
         try:
             async with self._room:
@@ -110,7 +110,7 @@ class MarkerSender:
                 await asyncio.gather(attempt, return_exceptions=True)
 
     async def _try(self, effect: EndTxn, participant: Participant, coordinator_epoch: int) -> None:
-        """Send it once; returns when the participant has ended the transaction, or cannot have it any more."""
+        """Send the outcome once; returns when the participant has ended the transaction, or does not exist any more."""
         if isinstance(participant, str):
             route = await self._routes.group_coordinator(participant)
             method = END_TXN_OFFSETS.name
@@ -137,10 +137,10 @@ class MarkerSender:
         except InvalidProducerEpoch as newer:
             if not newer.is_remote:
                 raise
-            # The participant has a newer marker of this producer: the transaction is over there.
+            # The participant has a newer marker of this producer, so the transaction has ended there.
         except GroupIdNotFound:
             if not isinstance(participant, str):
                 raise
-        except BaseException:  # any end, a cancellation too: this way may lead nowhere
+        except BaseException:  # also a cancellation: the connection may be dead
             route.forget()
             raise

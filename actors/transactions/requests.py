@@ -1,4 +1,4 @@
-"""Requests on the wire turned into events of the transaction coordinator's machine. Used by its runner. Pure."""
+"""Turns requests into events of the transaction coordinator's state machine. Used by its runner. Pure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ EVENTS: Final[Mapping[type[Message], DerivedEvent[ev.Event]]] = table_of(
         DerivedEvent(transactions.DESCRIBE_TRANSACTION, ev.DescribeReceived),
     )
 )
-"""How each request becomes an event; the shell answers the others itself."""
+"""How each request becomes an event; the shell answers all other requests itself."""
 
 
 def event_for(request: CoordinatorRequest, number: int, now_ms: int) -> ev.Event:
-    """Return the event for a request; the machine will reply to ``number``.
+    """Return the event for a request; the state machine will reply to ``number``.
 
-    Raises :class:`InvalidRequest` for a method that a coordinator does not know and for malformed fields.
+    Raises :class:`InvalidRequest` for an unknown method and for malformed fields.
     """
     args = transactions.TRANSACTION_COORDINATOR.read_request(request.method, request.args)
     event = EVENTS[type(args)].make(args, request=number, now_ms=now_ms)

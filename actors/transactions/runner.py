@@ -1,4 +1,4 @@
-"""Runs a transaction coordinator's machine: its requests, its markers, its producer ids. See the base class. Pure."""
+"""Runs a transaction coordinator's state machine: requests, markers, producer ids. See the base class. Pure."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class TransactionPorts(CoordinatorPorts[_RowT_co], Protocol[_RowT_co]):
     """Ports of a transaction coordinator."""
 
     def end_transaction(self, effect: ev.EndTxn) -> None:
-        """Have every participant end a transaction; ``marker_written`` follows for each, however long it takes."""
+        """Send the markers of a transaction; ``marker_written`` must follow for each participant, however late."""
 
     def request_producer_ids(self, count: int) -> None:
-        """Take producer ids from the controller; ``producer_ids`` follows in any case."""
+        """Request producer ids of the controller; ``producer_ids`` must follow in any case."""
 
 
 class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
-    """One load of a coordinator's transactions."""
+    """The runner of one load of a coordinator's transactions."""
 
     def __init__(self, machine: TransactionMachine, ports: TransactionPorts[RowT]) -> None:
-        """``machine`` is a fresh one."""
+        """``machine``: a new state machine."""
         self._machine = machine
         own: dict[type[Any], Callable[[Any], object]] = {
             ev.EndTxn: ports.end_transaction,
@@ -41,11 +41,11 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
         super().__init__(machine, ports, event_for, own)
 
     def reconfigure(self, settings: TxnSettings) -> None:
-        """Use these settings from now on."""
+        """Apply these settings from now on."""
         self._machine.reconfigure(settings)
 
     def marker_written(self, transactional_id: str, writer: Identity, participant: TxnPartition | str) -> None:
-        """Note that a partition, or a group, has ended a transaction, or does not exist any more."""
+        """Note that a participant (a partition or a group) has ended a transaction, or does not exist any more."""
         self._runner.feed(
             ev.MarkerWritten(
                 cause="marker",
@@ -58,18 +58,18 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
         )
 
     def producer_ids(self, first: int, count: int) -> None:
-        """Take ``count`` producer ids from ``first`` on; 0 = there are none at the moment."""
+        """Take ``count`` producer ids from ``first`` on; ``count`` 0 = none at the moment."""
         granted = ev.ProducerIdsGranted(cause="producer ids", now_ms=self._ports.now_ms(), first=first, count=count)
         self._runner.feed(granted)
 
     def census(self) -> Mapping[str, int]:
-        """Return how many transactional ids are in which state."""
+        """Return the number of transactional ids by state."""
         return self._machine.census()
 
     def longest_open_ms(self) -> int:
-        """Return the age of the oldest open transaction; -1 = none is open."""
+        """Return the age of the oldest open transaction in milliseconds; -1 = none is open."""
         return self._machine.longest_open_ms(self._ports.wall_ms())
 
     def counters(self) -> Mapping[str, int]:
-        """Return what happened since the log was loaded, by name."""
+        """Return the counters since the log was loaded, by name."""
         return self._machine.counters

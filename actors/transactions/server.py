@@ -1,7 +1,8 @@
 """The shell of a transaction coordinator: the transactional ids that hash to one partition of `__transaction_state`.
 
-Runs in a ``TransactionCoordinator`` actor. Its life is that of every coordinator (``actors/coordinators/server.py``);
-it sends markers (``markers.py``) and takes producer ids from the controller besides.
+Runs in a ``TransactionCoordinator`` actor. It starts, loads and ends like every coordinator
+(``actors/coordinators/server.py``); besides, it sends markers (``markers.py``) and takes producer ids from the
+controller.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _Runner = TransactionRunner[Request, EncodedRow]
 
 
 class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
-    """One transaction coordinator, through as many loads as it takes, to shutdown."""
+    """One transaction coordinator, from its start through any number of loads to its shutdown."""
 
     page: ClassVar[Endpoint] = TRANSACTION_COORDINATOR
     metrics_method: ClassVar[str] = TRANSACTION_METRICS.name
@@ -51,10 +52,10 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
         )
         self._fetching: asyncio.Task[None] | None = None
         self._counted: Counter[str] = Counter()
-        """What earlier loads have counted."""
+        """Sums of the counters of earlier loads."""
 
     async def stop(self) -> None:
-        """Stop serving; everything acknowledged is in the log, and the next incarnation sends what is missing."""
+        """Stop serving. The log has everything acknowledged, and the next incarnation sends the missing markers."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.gather(self._fetching, return_exceptions=True)
@@ -95,16 +96,16 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
     # ------------------------------------------------------------ the runner's ports
 
     def fatal(self, reason: str) -> None:
-        """End the process, and send nothing more until then."""
+        """Send no more markers, and end the process."""
         self._markers.abandon()
         super().fatal(reason)
 
     def end_transaction(self, effect: EndTxn) -> None:
-        """Have every participant end a transaction."""
+        """Begin to send the markers of a transaction."""
         self._markers.send(effect, self._epoch)
 
     def request_producer_ids(self, count: int) -> None:
-        """Take producer ids from the controller."""
+        """Request producer ids of the controller; the runner gets them, or 0, in any case."""
         self._fetching = asyncio.create_task(self._fetch_producer_ids(count), name=f"{self._name} producer ids")
 
     def _marker_written(self, effect: EndTxn, participant: Participant) -> None:
@@ -119,7 +120,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             granted = ALLOCATE_PRODUCER_IDS.read_reply(reply.args)
             first, given = granted.first, granted.count
         except (RaylogError, OSError):
-            first = given = 0  # the machine requests them again
+            first = given = 0  # the state machine requests them again
         if runner is not None and runner is self._runner:
             runner.producer_ids(first, given)
 

@@ -22,7 +22,7 @@ from raylog.cli.complaints import explain, usage_complaint
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a shell reports for a program that SIGPIPE has ended."""
+"""Exit code that a shell reports for a program that SIGPIPE has ended."""
 
 
 STANDARD_OUTPUT = "standard output"
@@ -41,12 +41,12 @@ def _closed_pipes() -> Iterator[None]:
 
 
 class CommandLine(Commands):
-    """The top of the command line: runs a command and turns what it raises into one sentence and an exit code."""
+    """The root command: it runs a command, and turns an error into one sentence and an exit code."""
 
     def main(
         self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **options: Any
     ) -> NoReturn:
-        """Run and end the process; click's own handling of errors is not used, to have one form for all of them."""
+        """Run a command and end the process. click's own error handling is not used, so that all errors look alike."""
         arguments = list(sys.argv[1:] if args is None else args)
         debug = "--debug" in arguments
         # `--debug` is accepted anywhere: users append it to the line that has just failed.
@@ -63,12 +63,12 @@ class CommandLine(Commands):
     )
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
-        """As click's, but a pipe that its reader has closed stays what it is: click would exit with 1."""
+        """As click's, but a closed pipe is passed on as `_PipeClosed`: click would exit with 1."""
         with _closed_pipes():
             return super().make_context(*arguments, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """The same."""
+        """As click's, with the same exception."""
         with _closed_pipes():
             return super().invoke(ctx)
 
@@ -101,7 +101,7 @@ class CommandLine(Commands):
 
 
 def _set_up_logging(debug: bool) -> None:
-    """Show the logs of libraries with `--debug` only; without it an error is one sentence, printed once."""
+    """Show log messages with `--debug` only; without it an error is one sentence, printed once."""
     if debug:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     else:
@@ -109,10 +109,10 @@ def _set_up_logging(debug: bool) -> None:
 
 
 class _StandardOutput(io.FileIO):
-    """Standard output whose errors name it: they are not about the data directory's disk."""
+    """Standard output whose errors name it, so that they are not mistaken for errors of the data directory's disk."""
 
     def write(self, data: Any) -> int:
-        """As ever, but for the name in the error."""
+        """As FileIO, but the error has the name of the stream."""
         try:
             return super().write(data)
         except OSError as error:
@@ -120,7 +120,7 @@ class _StandardOutput(io.FileIO):
 
 
 def _name_stdout() -> None:
-    """Put the standard output of this process behind one whose errors name it; leave any other stream as it is."""
+    """Replace sys.stdout by a `_StandardOutput`, unless it is not the process's own standard output."""
     text = sys.stdout
     before: Any = getattr(text, "buffer", None)
     raw = getattr(before, "raw", before)  # Python's own stream has no buffer with PYTHONUNBUFFERED
@@ -138,7 +138,7 @@ def _name_stdout() -> None:
 
 
 def _open_streams() -> None:
-    """Make the use of a closed standard stream (`raylog topic list >&-`) an error, as in any other program."""
+    """Make the use of a closed standard stream (`raylog topic list >&-`) an OSError: Python sets the stream to None."""
     _name_stdout()
     for name, opposite, mode in (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w")):
         if getattr(sys, name) is None:
@@ -146,7 +146,7 @@ def _open_streams() -> None:
 
 
 def _forget_stdout() -> None:
-    """Nothing more can be written (`raylog consume | head`): keep the interpreter's last flush from failing."""
+    """Redirect a closed standard output (`raylog consume | head`) to /dev/null, so the last flush does not fail."""
     sink = os.open(os.devnull, os.O_WRONLY)
     os.dup2(sink, sys.stdout.fileno())
     os.close(sink)
@@ -178,7 +178,7 @@ COMMANDS = Imported(
         "token": "raylog.cli.cluster.token",
     }
 )
-"""The commands, and the modules that have them: only that of the one that runs is imported."""
+"""The commands and their modules; only the module of the command that runs is imported."""
 
 
 @click.group(

@@ -15,16 +15,16 @@ import click
 from raylog.core.errors import did_you_mean
 
 CLUSTER_OPTIONS = ("bootstrap", "secret_file", "token_file", "address", "data_dir")
-"""The options that say which cluster, in a section of their own, because every command has them."""
+"""The options that name the cluster. Every command has them, so help shows them in a section of their own."""
 SHORT_HELP_MAX = 200
-"""Characters of a command's first sentence: lists show it whole."""
+"""Most characters of a command's first sentence in a list: enough to show it whole."""
 
 
 class Imported(MutableMapping[str, click.Command]):
-    """Commands by their names, each imported when it is looked up, from the module that has it under this name."""
+    """Commands by name. Looking one up imports it from its module, where it has the same name."""
 
     def __init__(self, homes: Mapping[str, str]) -> None:
-        """`homes`: the module of each."""
+        """`homes`: the module of each command."""
         self._homes = dict(homes)
         self._found: dict[str, click.Command] = {}
 
@@ -48,7 +48,7 @@ class Imported(MutableMapping[str, click.Command]):
 
 
 class PlainCommand(click.Command):
-    """A command whose help shows the options of the cluster behind its own."""
+    """A command whose help shows its own options first, then those that name the cluster."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write both sections."""
@@ -65,13 +65,13 @@ class PlainCommand(click.Command):
 
 
 class Commands(click.Group):
-    """A group that names the nearest command when it does not know one, and shows their first sentences whole."""
+    """A group that suggests the nearest command for an unknown one, and lists the first sentences of commands whole."""
 
     command_class = PlainCommand
     sections: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Titles, and the commands below each; those that none has come last, as `Commands`."""
+    """Titles, and the commands below each; commands without a section come last, as `Commands`."""
     elsewhere: Mapping[str, str] = MappingProxyType({})
-    """What to type instead of a name that is none here."""
+    """Names that are not commands of this group, with what to type instead."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -110,12 +110,12 @@ class Commands(click.Group):
 
 
 class ManyValues(PlainCommand):
-    """A command whose `key=value` options take several values: `--config a=1 b=2`, as Kafka's tools do."""
+    """A command whose `key=value` options take several values, as in Kafka's tools: `--config a=1 b=2`."""
 
     many: tuple[str, ...] = ("--config", "--add-config", "--producer-props", "--consumer-props")
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Repeat the option before each further value, which is the form that click reads."""
+        """Repeat the option before each further value, which is the form that click parses."""
         spread: list[str] = []
         current: str | None = None
         one_is_first = True
@@ -135,7 +135,7 @@ class ManyValues(PlainCommand):
 
 
 def hint(error: click.UsageError) -> str:
-    """What to write instead of an option of Kafka's tools, as a sentence; empty where it is none."""
+    """A sentence on what to write instead of an option of Kafka's tools; empty for other errors."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return ""
     name, path = error.option_name, error.ctx.command_path

@@ -38,7 +38,7 @@ def _number_wanted(found: re.Match[str]) -> str:
 
 
 def usage_complaint(error: click.UsageError, prog_name: str) -> str:
-    """What is wrong with the arguments, in one line, and where the right ones are listed."""
+    """What is wrong with the arguments, and which help lists the right ones, in one line."""
     path = error.ctx.command_path if error.ctx is not None else prog_name
     more = hint(error)
     text = re.sub(r"is not a valid (integer|float)( range)?\.?$", _number_wanted, error.format_message())

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 STYLE: Final = {"topic": "bold", "cluster": "bold", "start": "bold", "altered": "bold", "default": ""}
 LATER: Final = "at the next start"
-"""The word of a description for a change that waits for the next start of the cluster."""
+"""How a description marks a change that waits for the next start of the cluster."""
 
 
 class Settings(Commands):
-    """The group; a topic's settings are changed elsewhere."""
+    """The group `config`; it names the commands that change settings when `config set` is tried."""
 
     elsewhere = MappingProxyType(
         {
@@ -96,8 +96,8 @@ def alter(
 ) -> None:
     """Alter settings of the cluster while it runs: all that are named, or none.
 
-    An altered value ranks above one that `raylog start --config` gives, at later starts too. Where its alteration ends,
-    a key has the value that a start gave, else its default. What waits for the next start is named.
+    An altered value wins over one that `raylog start --config` gives, at later starts too. After --delete-config a key
+    has the value that a start gave, else its default. The output names what waits for the next start.
     """
     settings = pairs("--config", config)
     if not settings and not delete_config:

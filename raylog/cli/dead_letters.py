@@ -1,4 +1,4 @@
-"""`raylog dlq`: dead letters: where they are, why, how to send them on, and how to remove them."""
+"""`raylog dlq`: dead letters: where and why they are, how to send them on, and how to remove them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from raylog.client.types import Record
 
 NOT_DONE = 1
-"""Exit code where a redrive had ended before it could be cancelled, or was cancelled while it was waited for."""
+"""Exit code when a redrive had ended before it could be cancelled, or was cancelled during --wait."""
 POLL_S = 0.5
 READ_S = 10.0
 
@@ -148,7 +148,7 @@ def redrive(
     wait: bool,
     as_json: bool,
 ) -> None:
-    """Send the dead letters of a topic on, those that are there now."""
+    """Send on the dead letters that a topic has now."""
     filters = {name: str(value) for name, value in pairs("--where", where).items()}
     with _admin(target.client_arguments()) as admin:
         number = admin.redrive(topic, to, where=filters, rate=rate, from_start=from_start)

@@ -1,4 +1,4 @@
-"""`raylog log dump`: readable content of a partition's files. Works on files alone; no cluster is needed."""
+"""`raylog log dump`: the content of a partition's files as text. It reads the files itself and needs no cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ def log() -> None:
 def dump(ctx: click.Context, place: Path, records: bool, offset: int | None, as_json: bool) -> None:
     """Show the batches of a segment file, or of all segments in a partition's folder, oldest first.
 
-    Also checks what it reads: exit code 1 when a batch, a checksum or an index is wrong, with its place.
+    It also checks what it reads: the exit code is 1 when a batch, a checksum or an index is wrong, and the place is
+    shown.
     """
     damages = 0
     for path in segments_of(place):
@@ -47,7 +48,7 @@ def dump(ctx: click.Context, place: Path, records: bool, offset: int | None, as_
 
 
 def segments_of(place: Path) -> list[Path]:
-    """The selected segment files; raises ClickException with a valid argument to give instead."""
+    """The segment files of a file or folder. Raises ClickException, which says what to give instead."""
     if not place.exists():
         raise click.ClickException(f"{place} does not exist; give a partition's folder or one of its {SEGMENT} files")
     if place.is_file():
@@ -65,7 +66,7 @@ def segments_of(place: Path) -> list[Path]:
 
 
 def _dump_file(path: Path, records: bool, offset: int | None, as_json: bool) -> int:
-    """Print one segment; returns how many damages it has."""
+    """Print one segment; returns the number of damaged places."""
     from raylog.storage.dump import BatchRow, ProblemRow, check_indexes, dump_segment
 
     if not as_json:
@@ -144,7 +145,7 @@ def line_of(row: Row) -> str:
 
 
 def json_row(row: Row) -> str:
-    """A row as a JSON line; `row` is its kind."""
+    """A row as a JSON line; its member `row` is the kind of row."""
     from raylog.storage.dump import RecordRow
 
     fields: dict[str, object] = {"row": type(row).__name__.removesuffix("Row").lower(), **dataclasses.asdict(row)}

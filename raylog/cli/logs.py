@@ -45,8 +45,8 @@ def logs(
 ) -> None:
     """List the logs of controller, brokers, coordinators and replicas here, or show the last lines of some.
 
-    NAME is a part of an actor's name: `raylog logs controller`. The logs of processes that have ended are there, too.
-    Those of other machines are on these machines.
+    NAME is a part of an actor's name: `raylog logs controller`. Logs of ended processes are included. Logs of other
+    machines are on those machines.
     """
     folder = (ray_dir or _latest()) / "logs"
     found = [log for log in find(folder) if _is_wanted(log.actor, name, broker, partition)]
@@ -67,7 +67,7 @@ def _latest() -> Path:
 
 
 def find(folder: Path) -> list[Log]:
-    """The logs in a folder of Ray's that have an actor's name, by name, the newest process last."""
+    """The logs of named actors in Ray's log folder, sorted by name; of each actor, the latest change comes last."""
     from raylog.actors.logs import NAMED
 
     found = []
@@ -113,7 +113,7 @@ def _show_list(folder: Path, found: list[Log], as_json: bool) -> None:
 
 
 def last_lines(file: Path, count: int) -> list[str]:
-    """The last lines of a log, without what Ray has written at its head for itself."""
+    """The last `count` lines of a log, without the lines that Ray writes at its head for itself."""
     with file.open(encoding="utf-8", errors="replace") as opened:
         lines = (line.rstrip("\n") for line in opened)
         return list(deque((line for line in lines if not line.startswith((":job_id:", ":actor_name:"))), count))

@@ -1,6 +1,6 @@
 """Shared by commands: options for the cluster, `key=value` lists, properties files.
 
-Used by every command. Imports only click; Ray is imported when a cluster is looked for through it.
+Used by every command. Imports only click; Ray is imported when a command looks for its cluster through Ray.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Which cluster a command talks to: brokers by address, or the Ray cluster that it runs in."""
+    """Which cluster a command uses: named by its brokers' addresses, or found through Ray."""
 
     bootstrap: str | None
     secret_file: Path | None
@@ -42,9 +42,9 @@ class Target:
     token_file: Path | None = None
 
     def client_arguments(self, config: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Keyword arguments for a client; joins Ray when no bootstrap is known.
+        """Keyword arguments for a client; joins Ray when no bootstrap address is known.
 
-        `config` holds further keys as the user gave them; its `bootstrap.servers` wins.
+        `config` has further keys as the user gave them; its `bootstrap.servers` wins over --bootstrap.
         """
         config = dict(config or {})
         bootstrap = config.pop("bootstrap.servers", None) or self.bootstrap
@@ -56,19 +56,19 @@ class Target:
         return {"bootstrap": bootstrap, **proved, "config": config}
 
     def admin(self) -> Admin:
-        """Return an administrator's client, to be closed."""
+        """Return an admin client; the caller closes it."""
         from raylog.client.admin.admin import Admin
 
         return Admin(**self.client_arguments())
 
     def require_own(self) -> None:
-        """Raise UsageError unless this cluster was named: what the command does cannot be undone."""
+        """Raise UsageError unless the user named this cluster: for commands that cannot be undone."""
         if not self.bootstrap:
             self.join_ray()
             require_own(self.address, self.data_dir)
 
     def join_ray(self) -> str:
-        """Make this process part of the Ray cluster that is meant, and return its address. Raises NoClusterFound."""
+        """Join the Ray cluster that these options mean, and return its address. Raises NoClusterFound."""
         from raylog.cli.cluster.ray_node import join
 
         return join(self.address, self.data_dir)
@@ -76,7 +76,8 @@ class Target:
     def _proved(self) -> dict[str, str]:
         """The secret or the token, as an argument of a client; options win over variables.
 
-        A command may run for long: it gets the file itself, to be read again. What is no regular file is read once.
+        A command may run for long, so its client gets the path of a regular file, and reads it again when it changes.
+        Anything else, such as a pipe, is read once here.
         """
         if self.secret_file is not None and self.token_file is not None:
             raise click.UsageError("--secret-file and --token-file are both given; leave one out")
@@ -120,13 +121,13 @@ def _secret_in(path: Path) -> str:
 
 
 class CredentialPath(click.Path):
-    """The path of a file with a secret or a token. What reads as one of these itself is refused, and not shown."""
+    """The path of a file with a secret or a token. A secret or token itself is refused, without showing it."""
 
     def __init__(self) -> None:
         super().__init__(exists=True, dir_okay=False, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the path; fails where there is no such file."""
+        """Return the path. Fails if there is no such file."""
         from raylog.client.cluster.credentials import is_credential
 
         if is_credential(str(value)) and not Path(value).exists():
@@ -135,7 +136,7 @@ class CredentialPath(click.Path):
 
 
 def cluster_options(function: Function) -> Function:
-    """Add the options that name a cluster; the command gets them as one `target`."""
+    """Add the options that name a cluster; the command gets them as one argument `target`."""
 
     @functools.wraps(function)
     def with_target(
@@ -176,7 +177,7 @@ def cluster_options(function: Function) -> Function:
 
 
 def _read_address(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
-    """Refuse what is no address of a Ray; a variable is not looked at before it counts."""
+    """Refuse text that is no Ray address. A value from RAY_ADDRESS is checked only when it is used."""
     if text and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
         from raylog.client.cluster.ray_session import require_ray_address
         from raylog.core.errors import NoClusterFound
@@ -198,7 +199,7 @@ address_option = click.option(
 
 
 def _read_folder(ctx: click.Context, param: click.Parameter, path: Path) -> Path:
-    """Refuse a device, a pipe and the like: click lets them through as no files."""
+    """Refuse a device, a pipe and the like, which click's `file_okay=False` lets through."""
     if path.exists() and not path.is_dir():
         raise click.BadParameter(f"{str(path)!r} is no directory", ctx, param)
     return path
@@ -215,7 +216,7 @@ data_dir_option = click.option(
 
 
 def json_option(what: str = "As JSON.") -> Callable[[Function], Function]:
-    """Add `--json`, which every command has that prints: the same facts as one document, or as one a line."""
+    """Add `--json` to a command that prints: the same facts as one JSON document, or as one document a line."""
     return click.option("--json", "as_json", is_flag=True, help=what)
 
 
@@ -223,13 +224,13 @@ yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation pro
 
 
 def confirm(sentence: str, yes: bool) -> None:
-    """Have a person at a terminal confirm what cannot be undone; a script is not held up. Raises click.Abort."""
+    """Let a person at a terminal confirm what cannot be undone; a script goes on without. Raises click.Abort."""
     if not yes and sys.stdin.isatty():
         click.confirm(sentence, abort=True, err=True)
 
 
 def pairs(option: str, values: Iterable[str]) -> dict[str, str]:
-    """Read `key=value` arguments; raises UsageError for one that is none."""
+    """Parse `key=value` arguments. Raises UsageError for an argument of another form."""
     found: dict[str, str] = {}
     for item in values:
         name, equals, value = item.partition("=")
@@ -240,7 +241,7 @@ def pairs(option: str, values: Iterable[str]) -> dict[str, str]:
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Read a file of `key=value` lines with `#` comments, as Kafka's tools take them."""
+    """Read a file of `key=value` lines and `#` or `!` comments, as Kafka's tools do. Raises UsageError."""
     found: dict[str, str] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         text = line.strip()
@@ -254,7 +255,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_moment(ctx: click.Context, param: click.Parameter, text: str | None) -> datetime | int | None:
-    """A time: in milliseconds since 1970, or ISO 8601 with a zone."""
+    """Parse a time: milliseconds since 1970, or ISO 8601 with a zone. Raises BadParameter."""
     if text is None or text.isdecimal():
         return None if text is None else int(text)
     try:

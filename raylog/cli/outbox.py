@@ -21,7 +21,7 @@ def outbox() -> None:
     """Bring events that commit with a database transaction into their topics, each once.
 
     URL names the database as SQLAlchemy does: postgresql+psycopg://user@host/bank, mysql+pymysql://user@host/bank,
-    sqlite:///bank.db; the variable RAYLOG_OUTBOX_URL stands for it, and keeps a password out of the list of processes.
+    sqlite:///bank.db. The variable RAYLOG_OUTBOX_URL may be set instead, to keep a password out of the process list.
     """
 
 
@@ -30,7 +30,7 @@ def _url(function: Any) -> Any:
 
 
 def _engine(url: str) -> Engine:
-    """Raises UsageError where the extra or the driver is missing, or the URL is none."""
+    """Make the engine. Raises UsageError if the extra or the database's driver is missing, or the URL is malformed."""
     try:
         from sqlalchemy.exc import ArgumentError
 
@@ -50,7 +50,7 @@ def _engine(url: str) -> Engine:
 @click.option("--shards", default=1, show_default=True, help="How many relays may work side by side; fixed for good.")
 @json_option()
 def init(url: str, shards: int, as_json: bool) -> None:
-    """Make the tables of the outbox and the inbox, as far as they are missing."""
+    """Create the missing tables of the outbox and the inbox."""
     engine = _engine(url)
     from raylog.outbox.tables import init as make_tables
 
@@ -75,7 +75,7 @@ def run(
     rebind: bool,
     as_json: bool,
 ) -> None:
-    """Relay until interrupted. Run a second one anywhere: it takes over when the first one has ended."""
+    """Relay until interrupted. A second relay, on any machine, takes over when the first one has ended."""
     engine = _engine(url)
     import signal
 
@@ -105,7 +105,7 @@ def run(
 @json_option()
 @click.option("--check", "check_s", type=float, help="Exit with 1 if an event has failed, or waits for longer (s).")
 def status(url: str, as_json: bool, check_s: float | None) -> None:
-    """Show how many events wait, which relays work, where the relays are, and which events have failed."""
+    """Show how many events wait, which relays work, where each shard continues, and which events have failed."""
     engine = _engine(url)
     from raylog.outbox.administration import status as describe
 
@@ -124,7 +124,7 @@ def status(url: str, as_json: bool, check_s: float | None) -> None:
 @click.argument("row_ids", type=int, nargs=-1, metavar="[ID]...")
 @json_option()
 def retry(url: str, row_ids: tuple[int, ...], as_json: bool) -> None:
-    """Send failed events again, all of them or those named: after the topic takes them now."""
+    """Send failed events again, all or those named, once their topic accepts them."""
     engine = _engine(url)
     from raylog.outbox.administration import retry as again
 
@@ -137,7 +137,7 @@ def retry(url: str, row_ids: tuple[int, ...], as_json: bool) -> None:
 @click.argument("row_ids", type=int, nargs=-1, required=True, metavar="ID...")
 @json_option()
 def discard(url: str, row_ids: tuple[int, ...], as_json: bool) -> None:
-    """Delete failed events for good, so that the later events of their keys go on."""
+    """Delete failed events for good, so that later events of their keys continue."""
     engine = _engine(url)
     from raylog.outbox.administration import discard as delete
 

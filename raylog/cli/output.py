@@ -10,15 +10,15 @@ from typing import Any
 import click
 
 PLAIN_WIDTH = 200
-"""Columns of a table that goes into a file or a pipe, where no window limits it."""
+"""Width in characters of a table that goes into a file or a pipe, where no window limits it."""
 
 
 OTHER_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
-"""What some programs take for the end of a line, and JSON does not escape."""
+"""Escapes for characters that some programs take for the end of a line, and that JSON does not escape."""
 
 
 def say(line: str) -> None:
-    """Report on standard error how far a command is, so that what it prints stays what it was."""
+    """Print a line about the progress of a command to standard error, so that its standard output stays the same."""
     click.echo(line, err=True)
 
 
@@ -30,7 +30,7 @@ def counted(number: int, noun: str) -> str:
 def show_table(
     title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], *, marks: Iterable[str] = ()
 ) -> None:
-    """Draw a table; `marks` gives one style a row ("red", "" for none)."""
+    """Print a table; `marks` has a style for each row ("red"; "" for none)."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -50,17 +50,17 @@ def show_table(
 
 
 def show_json(value: object) -> None:
-    """One JSON document, indented."""
+    """Print one JSON document, indented."""
     click.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def json_line(value: object) -> str:
-    """One JSON document in one line."""
+    """A JSON document in one line."""
     return json.dumps(value, ensure_ascii=False, default=_plain).translate(OTHER_LINE_ENDS)
 
 
 def show_done(as_json: bool, facts: Mapping[str, object], *sentences: str) -> None:
-    """What a command has done: its sentences, or the same facts as one JSON document."""
+    """Print what a command has done: as sentences, or the same facts as one JSON document."""
     if as_json:
         show_json(facts)
         return
@@ -69,9 +69,9 @@ def show_done(as_json: bool, facts: Mapping[str, object], *sentences: str) -> No
 
 
 def show_each(as_json: bool, done: Iterable[tuple[Mapping[str, object], str]]) -> None:
-    """What a command does one after another: each sentence at once, or all facts as one JSON list at the end.
+    """Print the steps of a command: each sentence at once, or all facts as one JSON list at the end.
 
-    Where it ends with an error, the list has what was done before.
+    If a step raises an error, the list has the steps before it.
     """
     rows = []
     try:
@@ -88,7 +88,7 @@ def show_each(as_json: bool, done: Iterable[tuple[Mapping[str, object], str]]) -
 
 
 def show_step(as_json: bool, facts: Mapping[str, object], sentence: str) -> None:
-    """What a command that goes on has to say now: a sentence, or the same facts as one line of JSON."""
+    """Print the state of a command that continues: a sentence, or the same facts as one line of JSON."""
     click.echo(json_line(facts) if as_json else sentence)
 
 
@@ -101,7 +101,7 @@ def _plain(value: Any) -> Any:
 
 
 def text_of(data: bytes | None) -> str:
-    """Readable form of bytes: text where it is text, else `0x` and hexadecimal digits, `null` for a null."""
+    """Bytes in readable form: UTF-8 text if they are, otherwise `0x` and hexadecimal digits; `null` for None."""
     if data is None:
         return "null"
     try:
@@ -112,7 +112,7 @@ def text_of(data: bytes | None) -> str:
 
 
 def shown_key(key: bytes | None) -> str:
-    """A record's key in a table: `-` where it has none."""
+    """A record's key for a table; `-` without a key."""
     return "-" if key is None else text_of(key)
 
 
@@ -129,7 +129,7 @@ def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
 
 
 def moment(timestamp_ms: int) -> str:
-    """A timestamp in UTC with milliseconds; the bare number where it is no time of a calendar."""
+    """A timestamp as ISO 8601 in UTC with milliseconds; the bare number if it is outside the calendar."""
     if timestamp_ms < 0:
         return str(timestamp_ms)
     try:
@@ -140,7 +140,7 @@ def moment(timestamp_ms: int) -> str:
 
 
 def size(number: int) -> str:
-    """Bytes in the unit that keeps them short."""
+    """A number of bytes with the largest unit up to TiB in which it is at least 1."""
     amount = float(number)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if amount < 1024:

@@ -1,4 +1,4 @@
-"""`raylog queue`: the groups that work on topics as queues, what is locked or waits, and where they go on."""
+"""`raylog queue`: the groups that work on topics as queues, which of their records are locked or wait, and resets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def describe(target: Target, group: str, topic: str | None, as_json: bool) -> No
 
 
 def _troubles(found: Sequence[QueueDescription]) -> Iterator[str]:
-    """Yield what holds a queue or its dead letters up."""
+    """A sentence for everything that holds up a queue or its dead letters."""
 
     def total(name: str) -> int:
         return sum(row.counters.get(name, 0) for row in found)
@@ -145,7 +145,7 @@ def peek(
 @json_option("As a JSON list.")
 @cluster_options
 def reset(target: Target, group: str, topic: str, to: str, as_json: bool) -> None:
-    """Have a queue without members go on at another place."""
+    """Let a queue without members continue at another offset."""
     with _admin(target.client_arguments()) as admin:
         moved = admin.reset_queue(group, topic, to=int(to) if to.isdigit() else to)
     show_each(
@@ -166,7 +166,7 @@ def reset(target: Target, group: str, topic: str, to: str, as_json: bool) -> Non
 @json_option()
 @cluster_options
 def delete(target: Target, group: str, topic: str | None, as_json: bool) -> None:
-    """Forget a queue without members; members that come later begin from scratch."""
+    """Delete the state of a queue without members; members that come later begin from scratch."""
     target.require_own()
     with _admin(target.client_arguments()) as admin:
         admin.delete_queue(group, topic)

@@ -1,4 +1,4 @@
-"""`raylog topic reassign` and `raylog balance`: partitions move to other brokers, with a plan and with progress."""
+"""`raylog topic reassign` and `raylog balance`: move partitions to other brokers, by a plan, and show the progress."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def reassign(
 def _step(
     state: str, partitions: int = 0, *, there: int = 0, slowest: float | None = None, throttle: int | None = None
 ) -> dict[str, Any]:
-    """How far moves are, as JSON shows it; null is not known, or as it was."""
+    """The progress of moves for JSON. `slowest` None: not known; `throttle` None: unchanged."""
     return {"state": state, "partitions": partitions, "there": there, "slowest": slowest, "throttle": throttle}
 
 
@@ -111,7 +111,7 @@ def _changes(
     plan: Path | None,
     cancel: bool,
 ) -> Changes:
-    """What is wanted, from the command line's parts."""
+    """The changes that the command line's arguments request; None as value: cancel the move."""
     if plan is not None:
         wanted = read_plan(plan)
         return dict.fromkeys(wanted, None) if cancel else {key: list(brokers) for key, brokers in wanted.items()}
@@ -136,7 +136,7 @@ def _brokers(text: str) -> list[int]:
 
 
 def read_plan(path: Path) -> dict[tuple[str, int], list[int]]:
-    """Read a plan; raises UsageError with the reason when it is invalid."""
+    """Read a plan: the replicas by topic and partition. Raises UsageError, with the reason, for an invalid plan."""
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
         rows = rows["partitions"] if isinstance(rows, dict) else rows
@@ -208,7 +208,7 @@ def _ids(brokers: Sequence[int]) -> str:
 
 
 def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: float, as_json: bool = False) -> None:
-    """Wait until these partitions are where they should be, and say now and then how far they have come."""
+    """Wait until these partitions are on their brokers, and print the progress. Raises RequestTimedOut."""
     from raylog.core.errors import RequestTimedOut
 
     deadline_s = time.monotonic() + timeout_s
@@ -248,8 +248,8 @@ def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: floa
 def balance(target: Target, yes: bool, as_json: bool, no_wait: bool, throttle: int | None, timeout_s: float) -> None:
     """Spread replicas and leaders evenly over brokers and nodes.
 
-    Shows its plan first. As few replicas as possible move; brokers that are offline or stopped keep what they have and
-    get nothing.
+    Shows its plan first. As few replicas as possible move. Brokers that are offline or stopped keep their replicas and
+    get no others.
     """
     from raylog.client.admin.admin import Admin
 

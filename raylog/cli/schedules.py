@@ -1,4 +1,4 @@
-"""`raylog schedule`: the delayed records that wait, and what can be done about them."""
+"""`raylog schedule`: list, cancel and move the delayed records that wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schedule() -> None:
 @json_option()
 @cluster_options
 def list_(target: Target, topic: str | None, limit: int, as_json: bool) -> None:
-    """List the delayed records that wait, by the times when they are due."""
+    """List the delayed records that wait, ordered by the time when they are due."""
     with target.admin() as admin:
         found = admin.list_scheduled(topic, limit=limit)
         if topic is not None and not found:
@@ -133,7 +133,7 @@ def describe(target: Target, topic: str | None, schedule_id: str | None, as_json
 
 
 def _one_record(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that name a record, as the arguments of `Admin` in ``named``."""
+    """Add the options that name a record; the command gets them in ``named``, as keyword arguments for `Admin`."""
 
     @wraps(command)
     def named(handle: str | None, topic: str | None, schedule_id: str | None, **options: Any) -> None:
@@ -151,7 +151,7 @@ def _one_record(command: Callable[..., None]) -> Callable[..., None]:
 @json_option()
 @cluster_options
 def cancel(target: Target, named: dict[str, Any], as_json: bool) -> None:
-    """Have a delayed record not delivered."""
+    """Cancel a delayed record, so that it is not delivered."""
     with target.admin() as admin:
         outcome = admin.cancel_scheduled(**named)
     _end(outcome, f"{named['handle'] or named['schedule_id']} is cancelled: it is not delivered.", named, as_json)
@@ -163,7 +163,7 @@ def cancel(target: Target, named: dict[str, Any], as_json: bool) -> None:
 @json_option()
 @cluster_options
 def move(target: Target, named: dict[str, Any], delay: str, as_json: bool) -> None:
-    """Have a delayed record due at another time."""
+    """Move a delayed record to another time."""
     with target.admin() as admin:
         moved = admin.reschedule(**named, delay=delay)
     _show_moved(moved, named, as_json)
@@ -174,7 +174,7 @@ def move(target: Target, named: dict[str, Any], delay: str, as_json: bool) -> No
 @json_option()
 @cluster_options
 def deliver_now(target: Target, named: dict[str, Any], as_json: bool) -> None:
-    """Have a delayed record delivered at once."""
+    """Deliver a delayed record at once."""
     with target.admin() as admin:
         moved = admin.deliver_now(**named)
     _show_moved(moved, named, as_json)

@@ -30,7 +30,7 @@ def topic() -> None:
 
 
 def _counts(late: StillStarting) -> tuple[int, int]:
-    """How many partitions there are, and how many of them still start."""
+    """The number of partitions, and how many of them still start."""
     led, count = late.details["led"], late.details["partitions"]
     return int(str(count)), int(str(count)) - int(str(led))
 
@@ -68,7 +68,7 @@ def create(
 ) -> None:
     """Create a topic, and wait half a minute at most until each of its partitions has a leader.
 
-    Where they need longer, the topic is there all the same: the command says how many still start, and succeeds.
+    If some need longer, the topic exists all the same: the command shows how many still start, and succeeds.
     """
     settings = pairs("--config", config)
     from raylog.core.errors import StillStarting, TopicAlreadyExists
@@ -110,7 +110,7 @@ def _created(
     asleep: bool | None = None,
     still_starting: int = 0,
 ) -> dict[str, object]:
-    """What `topic create` has done; null is not known."""
+    """What `topic create` has done, for JSON; null = not known."""
     return {
         "topic": name,
         "created": created,
@@ -122,7 +122,7 @@ def _created(
 
 
 def _alone(admin: Admin, made: TopicDescription) -> str:
-    """What to know of a topic with one copy of each record, where brokers could keep more."""
+    """A warning for a topic with one copy of each record, where more brokers could keep more; otherwise empty."""
     from raylog.core.errors import RaylogError
 
     try:
@@ -202,8 +202,8 @@ def describe(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 def offsets(target: Target, names: tuple[str, ...], as_json: bool) -> None:
     """Show where the log of each partition begins and ends, of the topics named, or of all.
 
-    The end is that of what is committed. Records are the offsets in between: a compacted topic has fewer, and markers
-    of transactions count.
+    The end is the high watermark. Records are the offsets in between: a compacted topic has fewer, and markers of
+    transactions count as records.
     """
     rows = _offsets(target, names)
     if as_json:
@@ -242,7 +242,7 @@ def _offsets(target: Target, names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def as_plain(described: TopicDescription) -> dict[str, Any]:
-    """A topic as JSON shows it."""
+    """A topic's description, for JSON."""
     return {
         "topic_id": described.topic_id,
         "internal": described.internal,
@@ -269,7 +269,7 @@ def alter(
 ) -> None:
     """Change the configuration of a topic, or give it more partitions.
 
-    Records stay in the partitions where they are; records with the same key may go to another one from then on.
+    Records stay in their partitions. New records with the same key may go to another partition from then on.
     """
     settings = pairs("--config", config)
     if not settings and not delete_config and partitions is None:
@@ -380,10 +380,10 @@ def delete_records(
 def elect(
     target: Target, name: str | None, partitions: tuple[int, ...], everything: bool, unclean: bool, as_json: bool
 ) -> None:
-    """Have the preferred replicas lead: the first of each partition's replicas.
+    """Make the preferred replica, the first in each partition's list of replicas, the leader.
 
-    With --unclean and --partition, have some replica lead a partition that no in-sync replica can lead.
-    Exit code 1 when a leader that should have been elected could not be.
+    With --unclean and --partition, let any live replica lead a partition that no in-sync replica can lead. The exit
+    code is 1 when a leader that should have been elected could not be.
     """
     if everything == (name is not None) or (everything and (partitions or unclean)):
         raise click.UsageError("name a topic, or give --all alone")

@@ -104,7 +104,7 @@ def abort(
     producer_id: int | None,
     as_json: bool,
 ) -> None:
-    """Abort the open transaction of a transactional id, and fence its producer; or one that hangs in a partition."""
+    """Abort the open transaction of a transactional id and fence its producer, or abort a hanging transaction."""
     place = (topic, partition, producer_id)
     facts = {
         "transactional_id": transactional_id,
@@ -133,7 +133,7 @@ def abort(
 @json_option()
 @cluster_options
 def hanging(target: Target, topics: tuple[str, ...], longer_s: float | None, as_json: bool) -> None:
-    """Find open transactions that no coordinator will end, and the commands that end them."""
+    """Find open transactions that no coordinator will end, and show the commands that end them."""
     longer_ms = None if longer_s is None else int(longer_s * 1000)
     with _admin(target.client_arguments()) as admin:
         found = admin.find_hanging_transactions(topics or None, longer_than_ms=longer_ms)

@@ -1,4 +1,4 @@
-"""Checks of `listeners` and `advertised.listeners` around a start of a cluster. Used by ``raylog.launch.cluster``."""
+"""Checks of `listeners` and `advertised.listeners` before and after a cluster's start. Used by ``launch.cluster``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ REACH_TIMEOUT_S: Final = 5.0
 def check_listeners(
     settings: Mapping[str, str], placements: Sequence[BrokerPlacement], *, allow_plaintext: bool
 ) -> None:
-    """Raise before anything is started where brokers could not listen like this.
+    """Raise, before anything is started, where brokers could not listen with these settings.
 
-    Raises :class:`StartFailed` for brokers of one machine with one port, for a port that is taken, for addresses of the
-    network without TLS, and for advertised ones that lead nowhere; :class:`InvalidConfig` where there is no address to
-    give to clients.
+    Raises :class:`StartFailed` for brokers of one machine with the same port, for a port that is taken, for network
+    addresses without TLS, and for advertised addresses at which the broker cannot be reached; :class:`InvalidConfig`
+    where there is no address to give to clients.
     """
     from raylog.actors.listening import KEPT_FILE, kept_values
 
@@ -46,9 +46,9 @@ def check_listeners(
 
 
 def _try_out(binding: Binding, name: str) -> None:
-    """Listen like an embedded broker, and connect as its clients will; raises StartFailed where that fails.
+    """Listen like an embedded broker, and connect as its clients will. Raises StartFailed where that fails.
 
-    Found by the cluster itself, it would be a controller that reaches no voter within a minute.
+    Without this check, the failure would show up as a controller that reaches no voter within a minute.
     """
     from raylog.actors.listening import why_not
 
@@ -66,7 +66,7 @@ def _try_out(binding: Binding, name: str) -> None:
 
 
 def _reach(binding: Binding, port: int, name: str) -> None:
-    """Connect to the advertised address while a probe listens at `port`."""
+    """Connect to the advertised address while a probe listens at `port`. Raises StartFailed where that fails."""
     host = binding.advertised_host
     if binding.advertised_port and not binding.port:
         raise StartFailed(

@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.05
 CATCH_UP_S: Final = 15.0
-"""How long the start of a broker waits for its replicas to be in sync again; a long way behind takes longer."""
+"""How long the start of a broker waits for its replicas to be in sync again; replicas far behind take longer."""
 
 
 def stop_broker(
     status: dict[str, Any], broker: int, *, force: bool, timeout_s: float, say: Say | None = None
 ) -> StoppedBroker:
-    """Have a broker give its leaders away, then end its actors for good; ``say`` gets lines about how far it is.
+    """Move a broker's leaders to other replicas, then end its actors for good; ``say`` gets lines about the progress.
 
-    Raises :class:`StopRefused`, :class:`InvalidRequest`, and :class:`StartFailed` when actors do not end in time. To be
-    called again after a failure: finished steps are not repeated.
+    Raises :class:`StopRefused`, :class:`InvalidRequest`, and :class:`StartFailed` when actors do not end in time. May
+    be called again after a failure: finished steps are not repeated.
     """
     from raylog.client.admin.admin import Admin
 
@@ -41,7 +41,7 @@ def stop_broker(
 
 
 def resume_brokers(brokers: list[int], timeout_s: float) -> None:
-    """Let brokers that were stopped take part again. The caller has made their actors, which may be voters."""
+    """Let stopped brokers take part again. Their actors must exist already, because they may be needed as voters."""
     from raylog.client.admin.admin import Admin
 
     if brokers:
@@ -53,11 +53,11 @@ def resume_brokers(brokers: list[int], timeout_s: float) -> None:
 def start_broker(
     status: Callable[[], dict[str, Any]], controller: Any, broker: int, *, timeout_s: float, say: Say | None = None
 ) -> None:
-    """Bring a broker back that was stopped, and wait until it serves and, for a while, until it is in sync.
+    """Bring a stopped broker back, and wait until it serves and, up to CATCH_UP_S longer, until it is in sync.
 
-    Its processes start before it is resumed: that is committed by a majority of voters, which may lack this broker.
+    Its processes start before it is resumed: a majority of voters commits that, and may need this broker for it.
 
-    ``controller`` is the actor's handle; ``say`` gets lines about how far it is. Raises :class:`InvalidRequest` for an
+    ``controller`` is the actor's handle; ``say`` gets lines about the progress. Raises :class:`InvalidRequest` for an
     unknown broker, :class:`StartFailed` when it does not serve in time.
     """
     import ray

@@ -1,4 +1,4 @@
-"""Start a Raylog cluster on Ray, connect to one that runs, stop it. Called by users and by the command line.
+"""Start a Raylog cluster on Ray, connect to a running one, and stop it. Called by users and by the command line.
 
 Imports Ray when a function is called, not before.
 """
@@ -57,21 +57,21 @@ NODES_DEFAULTS: Final[Mapping[str, str]] = {
     "transaction.state.log.num.partitions": "50",
     "replica.spares": "6",
 }
-"""Configuration of a new cluster of nodes where none is given; an embedded one has the keys' defaults (ADR 18, 44)."""
+"""Defaults of a new cluster on several nodes; an embedded cluster has the defaults of the keys (ADR 18, 44)."""
 
 
 class Cluster:
     """Handle of a running Raylog cluster: ``status()``, ``stop()``.
 
-    As a context manager it stops at the end what its :func:`start` has started: a cluster that ran before goes on.
+    As a context manager it stops the cluster at the end if its :func:`start` has started it; one that ran before stays.
     """
 
     def __init__(
         self, *, owns_ray: bool, ignored_config: Mapping[str, str] | None = None, was_started_here: bool = False
     ) -> None:
-        """Use :func:`start` or :func:`connect`; ``owns_ray``: ``stop`` shuts Ray down as well."""
+        """Call :func:`start` or :func:`connect` instead. ``owns_ray``: ``stop`` shuts Ray down as well."""
         self.ignored_config = dict(ignored_config or {})
-        """Settings that :func:`start` was given and that do not count: the cluster ran already, or altered them."""
+        """Settings given to :func:`start` that have no effect: the cluster ran already, or they were altered in it."""
         self.was_started_here = was_started_here
         """Whether :func:`start` has started this cluster; False = it ran already, and was joined."""
         self._owns_ray = owns_ray
@@ -97,7 +97,7 @@ class Cluster:
     def replicas(self) -> list[dict[str, Any]]:
         """Return role, offsets and process id of every replica that answers within 15 seconds.
 
-        Brokers answer for those whose processes they have stopped at rest (``dozing``).
+        Brokers answer for dozing replicas, whose processes they have stopped while idle (``dozing``).
         """
         self._require_running()
         return replica_reports(CALL_TIMEOUT_S)
@@ -112,13 +112,12 @@ class Cluster:
         return secret.hex()
 
     def stop(self, timeout_s: float = 60.0, *, progress: Say | None = None) -> None:
-        """Stop every actor of the cluster, once the partitions sleep that can.
+        """Stop every actor of the cluster, after partitions that can sleep have fallen asleep. Idempotent.
 
-        Of the actors the controller is the first, so that it fences no stopping process.
-
-        Data stays on disk; :func:`start` on the same directory brings everything back. ``progress`` is called about
-        once a second with a line such as "40 of 150 processes ended", when it takes longer than that. Idempotent.
-        Raises :class:`NoClusterFound` when this process has left Ray.
+        The controller ends first, so that it fences no process that is stopping. Data stays on disk; :func:`start` on
+        the same directory brings everything back. If it takes longer than a second, ``progress`` is called about once a
+        second with a line such as "40 of 150 processes ended". Raises :class:`NoClusterFound` when this process has
+        left Ray, :class:`StartFailed` when actors do not end within ``timeout_s`` seconds.
         """
         if self._stopped:
             return
@@ -136,8 +135,8 @@ class Cluster:
         """Stop one broker: its leaders move to other in-sync replicas first, then its processes end for good.
 
         Nothing restarts it before :meth:`start_broker` or :func:`start`. ``progress`` as in :meth:`stop`. Raises
-        :class:`StopRefused`, which names the partitions that could not do without it (``force`` stops it all the
-        same), :class:`InvalidRequest` for an unknown broker.
+        :class:`StopRefused`, which names the partitions that need this broker (``force`` stops it all the same),
+        and :class:`InvalidRequest` for an unknown broker.
         """
         return stop_broker(self.status(), broker, force=force, timeout_s=timeout_s, say=progress)
 
@@ -179,18 +178,18 @@ def start(
     brokers run on this machine, with a folder each below ``data_dir``. Ray is started when none runs, and is then shut
     down by :meth:`Cluster.stop`.
 
-    ``config`` takes cluster keys such as ``{"default.replication.factor": 3}``; a cluster that runs already keeps its
-    own, and what was altered while it ran ranks above them; what differs is logged and in
-    :attr:`Cluster.ignored_config`. The end of ``with raylog.start(...)`` leaves a cluster running that ran already.
-    ``address`` is passed to ``ray.init``; :class:`NoClusterFound` is raised for one that is none.
+    ``config`` has cluster keys such as ``{"default.replication.factor": 3}``. A cluster that runs already keeps its own
+    configuration, and values altered in a running cluster win over ``config``. Settings without effect are logged and
+    in :attr:`Cluster.ignored_config`. The end of ``with raylog.start(...)`` does not stop a cluster that ran already.
+    ``address`` is passed to ``ray.init``; :class:`NoClusterFound` is raised for text that is no Ray address.
 
-    A ``data_dir`` that knows of no cluster joins the one that other nodes' directories belong to, if any do. With
-    ``join`` it waits until such nodes are there, and never creates a cluster.
+    A new ``data_dir`` joins the cluster that other nodes' directories belong to, if there is one. With ``join`` it
+    waits for such nodes, and never creates a cluster.
 
-    On a cluster of nodes brokers listen on the nodes' addresses, which needs TLS (Ray's variables), or
-    ``allow_plaintext=True`` where the network is trusted; the default is ``RAYLOG_ALLOW_PLAINTEXT``, else no.
+    On a cluster of several nodes, brokers listen on the nodes' addresses. This needs TLS (Ray's variables), or
+    ``allow_plaintext=True`` where the network is trusted; the default is ``RAYLOG_ALLOW_PLAINTEXT``, else False.
 
-    ``progress`` is called about once a second while that takes, with a line such as "120 of 300 replicas ready".
+    ``progress`` is called about once a second during the start, with a line such as "120 of 300 replicas ready".
 
     Raises :class:`InvalidConfig` for unknown keys and a wrong ``RAYLOG_LOG_FORMAT``, :class:`DataDirectoryError` when
     another cluster uses the directory, :class:`StartFailed` when it does not serve within ``timeout_s`` seconds.
@@ -210,7 +209,7 @@ def start(
         placements = broker_placements(root, brokers)
         ran_before = _checked(root, placements, settings, allow_plaintext)
         is_known = _join(root, placements, join, deadline, ran_before)
-        placements = broker_placements(root, brokers)  # with those that --join waited for: they have the secrets
+        placements = broker_placements(root, brokers)  # again, with the nodes that `join` waited for: for the secrets
         _wait_until_made(_make_actors(root, placements, settings, is_known, allow_plaintext), deadline)
         _serve(root, placements, deadline, timeout_s, Progress(progress))
     except BaseException:  # any error: a failed start leaves nothing running that it began
@@ -224,7 +223,7 @@ def start(
 
 
 def _checked(root: Path, placements: list[BrokerPlacement], settings: Mapping[str, str], allow_plaintext: bool) -> bool:
-    """Raise what speaks against this start before it begins anything; returns whether the cluster runs already."""
+    """Check, before anything is started, that this start can work; returns whether the cluster runs already."""
     check_hosts([placement.host for placement in placements], allow_plaintext)
     ran_before = check_directories(root, placements)
     if not ran_before:
@@ -235,7 +234,7 @@ def _checked(root: Path, placements: list[BrokerPlacement], settings: Mapping[st
 def _serve(
     root: Path, placements: list[BrokerPlacement], deadline: float, timeout_s: float, progress: Progress
 ) -> None:
-    """Wait until the cluster serves, and write down where it can be found."""
+    """Wait until the cluster serves, note its address and voters, and check the advertised addresses."""
     _resume_stopped(deadline)
     _wait_until_serving(placements, deadline, timeout_s, progress)
     leave_note(root)
@@ -252,7 +251,7 @@ def _resume_stopped(deadline: float) -> None:
 
 
 def _ignored(settings: Mapping[str, str], deadline: float, *, was_started: bool) -> dict[str, str]:
-    """Return, and log, the settings that do not count."""
+    """Return and log the settings that have no effect, because the cluster runs with other values."""
     running: dict[str, str] = cluster_status(max(0.1, deadline - time.monotonic()))["config"]
     ignored = ignored_settings(settings, running)
     if ignored:
@@ -268,7 +267,7 @@ def _shut_ray_down() -> None:
 
 
 def _join(root: Path, placements: list[BrokerPlacement], join: bool, deadline: float, ran_before: bool) -> bool:
-    """Return whether the cluster exists already. A directory that does not know it is given its identity."""
+    """Return whether the cluster exists already; a data directory without the cluster's identity gets it here."""
     import ray
 
     if ran_before:
@@ -347,9 +346,10 @@ def _make_actors(
 
 
 def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
-    """Wait until every constructor has returned; raises the error of the first that failed.
+    """Wait until every actor's constructor has returned. Raises StartFailed for the first that failed.
 
-    Of all at once: the controller waits for brokers, and would report after a minute that one is missing.
+    It waits for all at once: the controller itself waits for brokers, and would report a failed one only after a
+    minute.
     """
     import ray
 
@@ -374,9 +374,10 @@ def _wait_until_made(made: Mapping[str, Any], deadline: float) -> None:
 
 
 def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cluster:
-    """Return a handle to the cluster that runs in the Ray cluster at ``address`` (default: this session's, or "auto").
+    """Return a handle to the cluster that runs in the Ray cluster at ``address``.
 
-    Raises :class:`NoClusterFound` when there is none.
+    By default this is the Ray that this process has joined, else one that runs on this machine ("auto"). Raises
+    :class:`NoClusterFound` when no cluster answers within ``timeout_s`` seconds.
     """
     import ray
 
@@ -393,7 +394,7 @@ def connect(address: str | None = None, timeout_s: float = CALL_TIMEOUT_S) -> Cl
 
 
 def _wanted_ray(address: str | None) -> str | None:
-    """The Ray that is meant: the named one, else one that runs here. Raises NoClusterFound for what names none."""
+    """Address of the Ray to use: the named one, else one that runs here, else None. Raises NoClusterFound."""
     if address is None or address == "auto":
         return running_ray_address()
     return require_ray_address(address, "address")

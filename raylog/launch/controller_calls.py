@@ -15,7 +15,7 @@ CALL_TIMEOUT_S: Final = 15.0
 
 
 def require_ray() -> None:
-    """Raise :class:`NoClusterFound` when this process is not part of a Ray: Ray's calls would start a new one."""
+    """Raise :class:`NoClusterFound` when this process has not joined a Ray: Ray's calls would start a new one."""
     import ray
 
     if not ray.is_initialized():
@@ -39,7 +39,7 @@ def controller() -> Any:
 
 
 def cluster_status(timeout_s: float) -> dict[str, Any]:
-    """Return the cluster's status as plain values; raises :class:`NoClusterFound` after ``timeout_s`` seconds."""
+    """Return the controller's status as plain values. Raises :class:`NoClusterFound` after ``timeout_s`` seconds."""
     import ray
 
     deadline = time.monotonic() + timeout_s

@@ -19,23 +19,23 @@ logger = logging.getLogger(__name__)
 NODE_FOLDER: Final = "broker"
 """Folder of a node's broker below the data directory, where every node has its own disk."""
 ROOM_BYTES: Final = 1 << 16
-"""What a start has to be able to write: the first records of a new controller epoch, and notes."""
+"""Free space that a start needs: for the first records of a new controller epoch, and for notes."""
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 _BROKER_FOLDER = re.compile(r"broker-[1-9][0-9]*")
 
 
 def embedded_folders(root: Path) -> list[Path]:
-    """Return the data directories of embedded brokers below ``root``; a copy such as ``broker-1.bak`` is none."""
+    """Return the directories of embedded brokers below ``root``; a copy such as ``broker-1.bak`` does not count."""
     if not root.is_dir():
         return []
     return sorted(found for found in root.iterdir() if _BROKER_FOLDER.fullmatch(found.name) and found.is_dir())
 
 
 def check_room(folder: Path) -> None:
-    """Raise before anything is started where the disk of a directory takes nothing more; a missing one is none yet.
+    """Raise, before anything is started, when nothing can be written to a directory; a missing one is not checked.
 
-    Without it the controller would try until the start's time is over, and the start could not name the reason. Raises
-    StartFailed at a full disk or quota, DataDirectoryError where nothing can be written for another reason.
+    Without this check the controller would retry until the start times out, and the start could not name the reason.
+    Raises StartFailed for a full disk or quota, DataDirectoryError for any other reason.
     """
     if not folder.is_dir():
         return
@@ -55,8 +55,8 @@ def check_room(folder: Path) -> None:
 def kept(root: Path, name: str) -> str:
     """Return 64 random hexadecimal digits, made at the first start and kept in a file that only its owner may read.
 
-    Two first starts at once keep the same value. Raises DataDirectoryError, also for a file of another user that
-    others may read.
+    Two first starts at the same time get the same value. Raises DataDirectoryError, also for a file that belongs to
+    another user and can be read by others.
     """
     path = root / name
     try:

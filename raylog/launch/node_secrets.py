@@ -1,5 +1,4 @@
-"""Puts the cluster's secrets into its data directory, on this node and on the others. Called by
-`raylog.launch.cluster`.
+"""Puts the cluster's secrets into its data directory, on this node and on the others. Used by `raylog.launch.cluster`.
 
 Imports Ray when a function is called, not before.
 """
@@ -19,14 +18,14 @@ from raylog.rpc.auth.secret_files import SecretFileError, SecretFiles, copy_secr
 
 PROVIDE_TIMEOUT_S: Final = 30.0
 KNOWN_WITHIN_S: Final = 5.0
-"""Time for this node's raylet to learn of the others."""
+"""How long this node's raylet may take to learn of the other nodes."""
 PAUSE_S: Final = 0.2
 
 logger = logging.getLogger(__name__)
 
 
 def own_secrets(root: Path) -> SecretFiles:
-    """Return where the secrets are, made now if this is a new directory. Raises :class:`DataDirectoryError`."""
+    """Return the files of the secrets; makes them in a new directory. Raises :class:`DataDirectoryError`."""
     try:
         make_secrets(root)
         files = SecretFiles(root)
@@ -49,7 +48,7 @@ def adopt_secrets(root: Path, values: tuple[list[str], list[str]]) -> None:
 
 
 def gather(root: Path, node_ids: Sequence[str], this_node: str) -> None:
-    """Take the secrets over from another node where this one has none: its disk was lost, the cluster was not.
+    """Copy the secrets from another node if this node has none, because its disk was lost and the cluster was not.
 
     Raises :class:`StartFailed` when a node does not answer, :class:`DataDirectoryError` when they cannot be kept here.
     """
@@ -73,11 +72,11 @@ def gather(root: Path, node_ids: Sequence[str], this_node: str) -> None:
 
 
 def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None:
-    """Bring the secrets on other nodes up to date, where their brokers will look for them.
+    """Bring the secrets in the data directories of other nodes up to date.
 
-    By a task on each node: Ray keeps no arguments of tasks, unlike those of actors. A lost node that Ray has not given
-    up yet is left out: a broker that comes back there requests the secrets. Raises :class:`StartFailed` when a node
-    cannot keep them.
+    A task on each node writes them: Ray does not keep the arguments of tasks, unlike those of actors. A lost node that
+    Ray still lists is left out: a broker that comes back there requests the secrets. Raises :class:`StartFailed` when a
+    node cannot keep them.
     """
     import ray
 
@@ -97,8 +96,8 @@ def provide(files: SecretFiles, node_ids: Sequence[str], this_node: str) -> None
 def _on_nodes(work: Callable[..., Any], node_ids: Sequence[str], *args: object) -> tuple[list[Any], list[str]]:
     """Run a function on each of these nodes; return the answers, and the nodes that took no task. Raises Ray's errors.
 
-    A raylet learns of the other nodes a little later than Ray's control store, and the control store learns late that
-    a node is lost: for both there is no such node.
+    Two kinds of nodes take no task: a new node that this node's raylet does not know yet, although Ray's control store
+    does, and a lost node that the control store still lists. The first kind is tried again for KNOWN_WITHIN_S.
     """
     import ray
 
@@ -139,12 +138,12 @@ def _home(folder: str) -> Path:
 
 
 def _keep(folder: str, cluster: list[str], client: list[str]) -> None:
-    """Runs on the other node."""
+    """Write the secrets into the data directory; runs on the other node."""
     copy_secrets(_home(folder), _credentials(cluster, client))
 
 
 def _read(folder: str) -> tuple[list[str], list[str]] | None:
-    """Runs on the other node."""
+    """The secrets in the data directory, in hexadecimal; None without. Runs on the other node."""
     files = SecretFiles(_home(folder))
     if not files.exists:
         return None

@@ -19,7 +19,7 @@ LOOPBACK: Final = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class BrokerPlacement:
-    """Where one broker will run. ``broker`` None: on a node of its own, with the id that its directory has or gets."""
+    """Where one broker will run. ``broker``: its id; None on a node of its own, where its directory has or gets one."""
 
     broker: int | None
     node_id: str
@@ -28,7 +28,7 @@ class BrokerPlacement:
 
 
 def broker_placements(root: Path, brokers: int | None) -> list[BrokerPlacement]:
-    """Return where each broker runs; raises :class:`StartFailed` when ``brokers`` does not fit nodes or directory."""
+    """Return where each broker runs. Raises :class:`StartFailed` when ``brokers`` does not fit nodes or directory."""
     import ray
 
     from raylog.actors.broker.node_watch import offering
@@ -59,9 +59,10 @@ def broker_placements(root: Path, brokers: int | None) -> list[BrokerPlacement]:
 
 
 def check_directories(root: Path, placements: list[BrokerPlacement]) -> bool:
-    """Raise before anything is started when the directories are in use, another cluster's, or without their metadata.
+    """Check the data directories before anything is started; returns whether this directory's cluster runs already.
 
-    Returns whether the cluster of this directory runs already.
+    Raises :class:`StartFailed` or :class:`DataDirectoryError` when a directory is in use, belongs to another cluster,
+    has no room, or lacks its metadata log.
     """
     from raylog.storage.directory import META, DataDirectory
 
@@ -83,7 +84,7 @@ def check_directories(root: Path, placements: list[BrokerPlacement]) -> bool:
     for folder in (root, *here):
         check_room(folder)
     for placement in placements:
-        # A folder without this file may be an empty disk that is mounted there: the broker will make it its own.
+        # A folder without this file may be the mount point of an empty disk; its broker will initialise it.
         if placement.node_id == this_node() and (placement.folder / META).exists():
             try:
                 DataDirectory.open(placement.folder, cluster_id=cluster_id, broker_id=placement.broker).close()

@@ -1,4 +1,4 @@
-"""Actions that need an operator's explicit consent. Read by `raylog.launch.cluster` and the command line."""
+"""Consent to listen without TLS on a network. Used by `raylog.launch.cluster` and the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENV_ALLOW_PLAINTEXT: Final = "RAYLOG_ALLOW_PLAINTEXT"
 
 
 def plaintext_is_allowed(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether brokers may listen on the network without TLS. Raises :class:`InvalidConfig`."""
+    """Return whether ``RAYLOG_ALLOW_PLAINTEXT`` lets brokers listen without TLS. Raises :class:`InvalidConfig`."""
     text = environ.get(ENV_ALLOW_PLAINTEXT, "").strip().lower()
     if text in ("1", "true"):
         return True
@@ -22,7 +22,7 @@ def plaintext_is_allowed(environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def check_hosts(hosts: Iterable[str], allow_plaintext: bool) -> None:
-    """Raise :class:`StartFailed` before anything is started when nodes would be reached without TLS."""
+    """Raise :class:`StartFailed`, before anything is started, when other nodes would be reached without TLS."""
     from raylog.actors.transport import check_plaintext
 
     for host in hosts:

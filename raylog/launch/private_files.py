@@ -1,4 +1,4 @@
-"""Files that only their owner may read or change, whatever the umask: notes that later commands trust, and Ray's token.
+"""Files that only their owner may read or change, with any umask: notes that later commands trust, and Ray's token.
 
 May touch: these files.
 """
@@ -17,7 +17,7 @@ _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open an empty file for writing that no other user may open from now on. Raises OSError."""
+    """Open a file for writing, empty it, and make it inaccessible to other users. Raises OSError."""
     descriptor = os.open(path, _FLAGS, 0o600)
     file = os.fdopen(descriptor, "wb")
     os.fchmod(descriptor, 0o600)  # an existing file keeps its mode otherwise
@@ -25,7 +25,7 @@ def open_private(path: Path) -> BinaryIO:
 
 
 def write_private(path: Path, text: str, *, durable: bool = False) -> None:
-    """Replace a file; a reader sees the old one or the new one, whole. Raises OSError.
+    """Replace a file atomically: a reader sees all of the old file or all of the new one. Raises OSError.
 
     ``durable``: both the file and its name are on disk when this returns.
     """
@@ -49,9 +49,9 @@ def write_private(path: Path, text: str, *, durable: bool = False) -> None:
 
 
 def keep_ray_token_private() -> None:
-    """Take Ray's token from other users of this machine: with it they can run anything as this user.
+    """Make Ray's token inaccessible to other users of this machine: with it they could run anything as this user.
 
-    Ray makes the file with the umask's mode. One of another user stays as it is, and so does a missing one.
+    Ray creates the file with the mode that the umask gives. A file of another user is left as it is.
     """
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     try:

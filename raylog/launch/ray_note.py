@@ -1,7 +1,7 @@
 """The note in a data directory with the address of its cluster's Ray: written by `start`, read by the command line.
 
-Ray notes an address for other processes only when it was started by `ray start`, not by ``ray.init()``, so a cluster
-that a notebook started could not be found otherwise. May touch: that file and ``/proc``. Reading it imports no Ray.
+Ray itself notes its address for other processes only after `ray start`, not after ``ray.init()``. So a cluster that a
+notebook started could not be found without this note. May touch: that file and ``/proc``. Reading it imports no Ray.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RayNote:
 
     address: str
     pid: int | None = None
-    """None where Ray was started by `ray start` and outlives the process that wrote the note."""
+    """None: Ray was started by `ray start`, and outlives the process that wrote the note."""
     began: int | None = None
     """Start of that process in clock ticks since boot, so that a reused id is not mistaken for it."""
 
@@ -36,7 +36,7 @@ class RayNote:
 def process_began(pid: int) -> int | None:
     """When a process began, in clock ticks since boot; None when it has ended (a zombie has ended)."""
     try:
-        # The command's name, in parentheses, may hold spaces; what is wanted comes after it.
+        # The command's name, in parentheses, may contain spaces; the fields that are needed come after it.
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -44,7 +44,7 @@ def process_began(pid: int) -> int | None:
 
 
 def leave_note(data_dir: Path) -> None:
-    """Note the Ray that this process uses; a directory that takes no file is logged and changes nothing else."""
+    """Note the Ray that this process uses. If the file cannot be written, only a warning is logged."""
     import ray
 
     try:
@@ -54,16 +54,16 @@ def leave_note(data_dir: Path) -> None:
 
 
 def write_note(data_dir: Path, address: str, holder: int | None) -> None:
-    """Note an address, and the process with which the Ray there ends. Raises OSError."""
+    """Note an address, and the process `holder` with which the Ray there ends. Raises OSError."""
     note = RayNote(address, holder, None if holder is None else process_began(holder))
     write_private(data_dir / NOTE, json.dumps(asdict(note)))
 
 
 def noted_address(data_dir: Path) -> str | None:
-    """Address of the Ray that was noted; None without a note, and when the process that held that Ray has ended.
+    """Address of the Ray that was noted; None without a note, or when the process that holds that Ray has ended.
 
-    That Ray may have been shut down since. A note of another user, or one that others may change, counts as none,
-    because the address that is noted is shown this user's token.
+    That Ray may have been shut down since. A note that belongs to another user, or that others may change, is ignored,
+    because this user's token is sent to the noted address.
     """
     path = data_dir / NOTE
     try:
@@ -72,13 +72,13 @@ def noted_address(data_dir: Path) -> str | None:
             return None
         note = RayNote(**json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        return None  # there is none, or not of this version
+        return None  # missing, or of another version
     ended = note.pid is not None and process_began(note.pid) != note.began
     return None if ended else note.address
 
 
 def _holds_ray() -> bool:
-    """Whether Ray's control store is a child of this process, hence ends with it."""
+    """Whether Ray's control store is a child of this process, so that it ends with this process."""
     for task in Path("/proc/self/task").iterdir():
         try:
             children = (task / "children").read_text().split()

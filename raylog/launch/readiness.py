@@ -1,4 +1,4 @@
-"""When a cluster that was just started may be called serving. Pure; used by ``raylog.launch.cluster``."""
+"""Decides when a cluster that was just started counts as serving. Pure; used by ``raylog.launch.cluster``."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Readiness:
         self._embedded = embedded
         self._led_since_s: float | None = None
         self._slept: frozenset[tuple[str, int]] | None = None
-        """Partitions that slept when all brokers were there: they wake in the background, or for a use."""
+        """Partitions that slept when all brokers were online: not waited for, as they wake later or when used."""
         self.problem = "no status yet"
-        """What was missing at the last check."""
+        """What was missing at the last check, as a text for errors."""
         self.so_far = ""
-        """How far the start was at the last check, in one line; "" before the first."""
+        """The progress at the last check, in one line; "" before the first check."""
         self.hopeless: list[str] = []
-        """Partitions that no present replica can lead, if the last check accepted the cluster without them."""
+        """Partitions without a leader, if the last check accepted the cluster although no replica can lead them."""
 
     def look(self, status: Mapping[str, Any], now_s: float, nodes_here: Callable[[], set[int | str]]) -> bool:
         """Return whether the cluster serves, by its status; ``nodes_here`` returns the nodes that Ray lists now."""
@@ -42,15 +42,15 @@ class Readiness:
         self._led_since_s = now_s if self._led_since_s is None else self._led_since_s
         patient = now_s - self._led_since_s <= FOLLOWERS_WAIT_S
         if self._embedded and leaderless:
-            # One partition that cannot come back must not keep all others down, nor its operator out: if all present
-            # replicas have reported and there is still no leader, the disk with its records is lost or missing.
+            # A partition that cannot come back must not keep the whole cluster from starting: if all its replicas on
+            # present brokers have reported and there is still no leader, the disk with its records is missing.
             here = set(self._wanted)
             if patient or not all(set(item["replicas"]) & here <= set(item["online"]) for item in leaderless.values()):
                 return False
             self.hopeless = list(leaderless)
             return True
-        # Writes with acks=all wait for every in-sync replica, so wait for them too, but only for a limited time.
-        # Nodes of a larger cluster may still be starting, which takes an unknown time.
+        # Writes with acks=all wait for every in-sync replica, so wait for these too, but only for a limited time. On a
+        # cluster of nodes do not wait for them: nodes may still be starting, which takes an unknown time.
         absent = any(set(row["isr"]) - set(row["online"]) for row in awaited.values())
         return not (self._embedded and absent and patient)
 
@@ -68,7 +68,7 @@ class Readiness:
         online = {broker[key] for broker in status["brokers"] if broker["online"]}
         missing = {name: host for name, host in self._wanted.items() if name not in online}
         if missing and not self._embedded:
-            # Ray notices after a while that a node is lost: one that it still listed at first may be lost by now.
+            # Ray notices only after a while that a node is lost: a node that it listed at first may be lost by now.
             here = nodes_here()
             missing = {name: host for name, host in missing.items() if name in here}
         return sorted(missing.values())

@@ -1,4 +1,4 @@
-"""What every replica of a cluster reports of itself, collected through Ray."""
+"""Collects, through Ray, what replicas report about themselves, and where nodes serve their metrics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 def replica_reports(timeout_s: float) -> list[dict[str, Any]]:
     """Return role, offsets and process id of every replica that answers in time, by topic, partition and broker.
 
-    Brokers answer for the replicas that they have stopped at rest (``dozing``), so that these need not run for it.
+    Brokers answer for dozing replicas, whose processes they have stopped while idle, so that these need not wake.
     """
     from raylog.actors.naming import SPARE
 
@@ -32,9 +32,9 @@ def replica_reports(timeout_s: float) -> list[dict[str, Any]]:
 
 
 def metrics_pages(timeout_s: float) -> tuple[list[str], list[str]]:
-    """Return where nodes serve their metrics, and the addresses that another program has where no broker serves one.
+    """Return where nodes serve their metrics, and the addresses where another program has the port instead.
 
-    Waits for brokers that do not know yet where their page should be. Both are empty where there are to be no pages.
+    Waits for brokers that do not know yet where their page should be. Both lists are empty if pages are switched off.
     """
     deadline = time.monotonic() + timeout_s
     while True:

@@ -1,6 +1,7 @@
-"""Settings passed to `raylog.start` that the cluster does not have then. Pure; used by `cluster` and the CLI.
+"""Settings passed to `raylog.start` that have no effect. Pure; used by `cluster` and the command line.
 
-One that runs already keeps its own; one that was started has what was altered while it ran, which ranks above.
+A cluster that runs already keeps its own settings. In a cluster that was started, values altered while it ran before
+win over the values of the start.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from raylog.core.config import CLUSTER_KEYS, validate_cluster_config
 
 
 def ignored_settings(wanted: Mapping[str, object], running: Mapping[str, str]) -> dict[str, str]:
-    """The legal settings of `wanted` whose values differ from those of the cluster."""
+    """The settings of `wanted` whose values differ from those of the cluster. Raises InvalidConfig for illegal ones."""
     return {key: value for key, value in validate_cluster_config(wanted).items() if value != _value(key, running)}
 
 
 def what_was_ignored(ignored: Mapping[str, str], running: Mapping[str, str], *, was_started: bool = False) -> str:
-    """The sentence for it, with the values in force and how to change them. `was_started`: by this start."""
+    """The sentence for it, with the values in force and how to change them. `was_started`: this start started it."""
     differences = ", ".join(
         f"{key}={value} (it runs with {_value(key, running)})" for key, value in sorted(ignored.items())
     )

@@ -1,6 +1,6 @@
-"""Finds Raylog's data on the nodes of a Ray cluster before `start` creates anything: no second cluster may be made.
+"""Finds Raylog's data on the nodes of a Ray cluster before `start` creates anything, so that no second cluster is made.
 
-Used by ``raylog.launch.cluster`` for a data directory that knows of no cluster. Imports Ray when a function is called.
+Used by ``raylog.launch.cluster`` for a data directory without a cluster id. Imports Ray when a function is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ PAUSE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """Content of a node's broker directory."""
+    """What a node's broker directory holds."""
 
     host: str
     cluster_id: str
@@ -33,11 +33,11 @@ class Holding:
     has_metadata: bool
     """Whether a copy of the metadata log is there."""
     voters: tuple[int, ...]
-    """Brokers that kept the metadata log, as last noted by this broker."""
+    """Ids of the voters of the metadata log, as this broker last noted them."""
 
 
 def look(folder: str) -> tuple[str, bool, tuple[int, ...]]:
-    """Return cluster id, whether there is metadata, and the noted voters. Runs on the node."""
+    """Return a broker directory's cluster id, whether it has metadata, and the noted voters. Runs on the node."""
     from raylog.actors.broker.voters_note import noted_voters
     from raylog.storage.directory import META
     from raylog.storage.log.files import read_text
@@ -53,7 +53,7 @@ def look(folder: str) -> tuple[str, bool, tuple[int, ...]]:
 
 
 def survey(places: Sequence[tuple[str, str, Path]]) -> list[Holding]:
-    """Inspect each (Ray node id, host, folder); raises :class:`StartFailed` when a node does not reply."""
+    """Inspect each (Ray node id, host, folder). Raises :class:`StartFailed` when a node does not reply."""
     import ray
 
     from raylog.actors.processes.ray_support import pinned
@@ -107,9 +107,9 @@ def _several(by_cluster: Mapping[str, Sequence[Holding]]) -> str:
 
 
 def adopt(root: Path, **values: str) -> None:
-    """Write what the cluster has already into a data directory that lacks it: ``cluster_id``.
+    """Write values of an existing cluster (``cluster_id``) into a data directory, unless it has them.
 
-    Raises :class:`DataDirectoryError` when the directory is another cluster's.
+    Raises :class:`DataDirectoryError` when the directory belongs to another cluster.
     """
     root.mkdir(parents=True, exist_ok=True)
     for name, value in values.items():
@@ -131,9 +131,9 @@ def adopt(root: Path, **values: str) -> None:
 
 
 def restore_cluster_id(root: Path) -> None:
-    """Write the file `cluster-id` that a cluster's directory lacks, as the directories of its brokers have it.
+    """Write the missing file `cluster-id` of a data directory again, from the directories of its brokers.
 
-    With a new one every broker would refuse to start. Raises :class:`DataDirectoryError` when these disagree.
+    With a new id every broker would refuse to start. Raises :class:`DataDirectoryError` when the brokers disagree.
     """
     from raylog.storage.directory import META
     from raylog.storage.folder_lock import parse_properties
@@ -156,10 +156,11 @@ def restore_cluster_id(root: Path) -> None:
 
 
 def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]], deadline: float | None) -> bool:
-    """Give a data directory the identity of the cluster on the nodes; False = there is none, and one may be created.
+    """Give a data directory the identity of the cluster on the nodes; False: there is none, and one may be created.
 
-    ``places`` returns (Ray node id, host, folder) of each node. With a ``deadline`` it waits for such nodes until then.
-    Raises :class:`StartFailed` at the deadline, :class:`DataDirectoryError` when the directories do not fit together.
+    ``places`` returns (Ray node id, host, folder) of each node. With a ``deadline`` this waits for such nodes until
+    then. Raises :class:`StartFailed` at the deadline, :class:`DataDirectoryError` when the directories do not fit
+    together.
     """
     while True:
         is_late = deadline is not None and time.monotonic() >= deadline
@@ -187,7 +188,8 @@ def join_nodes(root: Path, places: Callable[[], Sequence[tuple[str, str, Path]]]
 
 
 def check_metadata(root: Path) -> None:
-    """Raise when there are partitions but no metadata log: a fresh one would take every topic for a deleted one."""
+    """Raise DataDirectoryError when there are partitions but no metadata log: with a new log every topic would count as
+    deleted."""
     folders = [*embedded_folders(root), root / NODE_FOLDER]
     partitions = [found for folder in folders for found in folder.glob("*/partition.metadata")]
     copies = [found for folder in folders for found in folder.glob("metadata/*/*.log")]

@@ -1,9 +1,9 @@
-"""Chooses the brokers that found a cluster's metadata log; `start` also notes those that keep it later.
+"""Chooses the first voters of a new cluster's metadata log, its founders, and notes the voters in the data directory.
 
 The file ``metadata-voters`` lies beside ``cluster-id`` in the cluster's data directory and holds broker ids. It shows
-that the cluster was created, and which brokers kept its metadata at the last start; the current voters are in the
-metadata log.
-On a Ray cluster of several nodes the founders' directories get their broker ids here, before there is a controller.
+that the cluster was created, and which brokers were voters at the last start; the current voters are in the metadata
+log. On a Ray cluster of several nodes this module gives the founders' directories their broker ids, before there is a
+controller.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ANSWER_TIMEOUT_S: Final = 60.0
 
 
 def kept_voters(root: Path) -> tuple[int, ...]:
-    """Return the voters as they were noted last; none when this data directory knows of no cluster.
+    """Return the voters as last noted; empty when this data directory does not know a cluster.
 
     Raises :class:`DataDirectoryError` for a foreign file.
     """
@@ -35,7 +35,7 @@ def kept_voters(root: Path) -> tuple[int, ...]:
 
 
 def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
-    """Write the voters down, durably; returns them."""
+    """Note the voters durably, unless there are none; returns them."""
     if tuple(voters) == kept_voters(root) or not voters:
         return tuple(voters)
     write_private(root / VOTERS, ",".join(map(str, voters)) + "\n", durable=True)
@@ -43,13 +43,13 @@ def keep_voters(root: Path, voters: Sequence[int]) -> tuple[int, ...]:
 
 
 def voters_among(brokers: int, most: int) -> int:
-    """Return how many of so many brokers vote: an odd number, because an even one tolerates no more losses."""
+    """Return how many of so many brokers vote: an odd number, because one more would not tolerate more losses."""
     count = min(brokers, most)
     return count if count % 2 else count - 1
 
 
 def found_embedded(folders: Sequence[Path], most: int) -> tuple[int, ...]:
-    """Make the directories of the first embedded brokers, numbered from 1, founders; returns their numbers."""
+    """Mark the directories of the first embedded brokers, numbered from 1, as founders; returns their numbers."""
     from raylog.actors.metadata.voter_files import make_founder
 
     count = voters_among(len(folders), most)
@@ -59,9 +59,9 @@ def found_embedded(folders: Sequence[Path], most: int) -> tuple[int, ...]:
 
 
 def found_on_nodes(handles: Sequence[Any], most: int) -> tuple[int, ...]:
-    """Make the directories of some brokers founders, with ids where they have none; returns their ids.
+    """Mark the directories of some brokers as founders, and give ids to those without; returns their ids.
 
-    ``handles`` are the actors of all brokers of a cluster that has no controller yet.
+    ``handles``: the actors of all brokers of a cluster that has no controller yet.
     """
     import ray
 

@@ -27,7 +27,7 @@ _DURATION = re.compile(r"(-?[0-9]+)([a-z]+)?")
 
 
 def parse_duration_ms(option: str, text: str) -> int:
-    """Read a duration as Spark writes it, `30s`, `15m`; a number alone is milliseconds. InvalidConfig otherwise."""
+    """Parse a duration as Spark writes it (`30s`, `15m`); a bare number is milliseconds. Raises InvalidConfig."""
     found = _DURATION.fullmatch(text.strip().lower())
     unit_us = None if found is None else _UNITS_US.get(found[2] or "ms")
     if found is None or unit_us is None:
@@ -42,11 +42,10 @@ def parse_duration_ms(option: str, text: str) -> int:
 def limited(
     limit: int, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Ends that take about `limit` offsets, split in proportion to what each partition has between begin and end.
+    """Ends of a batch of about `limit` offsets, shared in proportion to what each partition has to read.
 
-    A share below one offset counts as one, so that no partition waits indefinitely behind large ones: with more such
-    partitions than the limit has offsets, the limit is passed by at most one offset for each. A partition with nothing
-    to read keeps its end.
+    Each partition with something to read gets at least one offset, so that none waits indefinitely behind large ones.
+    This can exceed the limit by at most one offset for each partition. A partition with nothing to read keeps its end.
     """
     backlog = {place: end - begins[place] for place, end in ends.items() if end > begins[place]}
     total = sum(backlog.values())
@@ -65,11 +64,11 @@ class Limits:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 0
-    """How long `min_offsets` may hold records back."""
+    """How long a batch may wait for `min_offsets`."""
 
 
 class Admission:
-    """Decides where each micro-batch of one query ends. The first trigger is never held back."""
+    """Decides where each micro-batch of one query ends. The first trigger never waits for a minimum."""
 
     def __init__(self) -> None:
         self._passed_ms: int | None = None
@@ -84,8 +83,8 @@ class Admission:
     ) -> StreamOffsets:
         """The end of the batch from `start`; `start` itself, the same object, when there is no batch.
 
-        `now` has the end of each partition's log, and `begins` the offset from which each of them is read: that of
-        `start`, or the earliest. `now_ms` never goes back.
+        `now` has the end of each partition's log, `begins` the offset from which each is read: that of `start`, or the
+        earliest. `now_ms` must never go back.
         """
         available = backlog(begins, now.offsets)
         if limits.min_offsets is not None and not self._passes(available, limits.min_offsets, limits, now_ms):

@@ -1,7 +1,7 @@
-"""What a stream has processed, committed to the group that `kafka.group.id` names, so that the tools show its lag.
+"""Commits what a stream has processed to the group that `kafka.group.id` names, so that tools can show its lag.
 
-The query is no member of the group and never reads these offsets: its own are in the checkpoint. A commit that fails
-is a warning. Everything here belongs to one event loop. May touch: the network. Used by planning.py.
+The query is not a member of the group and never reads these offsets: its own are in the checkpoint. A failed commit
+only logs a warning. Everything here belongs to one event loop. May touch: the network. Used by planning.py.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 COMMIT_TIMEOUT_S = 10.0
 RETRY_S = 5.0
-"""Between a commit that failed and the next."""
+"""Pause between a failed commit and the next."""
 
 
 class GroupLag:
-    """Commits in the background, one commit at a time; of offsets that come meanwhile only the newest count."""
+    """Commits in the background, one commit at a time; of the offsets reported meanwhile only the newest are kept."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -49,7 +49,7 @@ class GroupLag:
             await asyncio.wait([self._work], timeout=timeout_s)
 
     async def close(self) -> None:
-        """Give up what is in flight."""
+        """Cancel the commit in flight."""
         if self._work is not None:
             self._work.cancel()
             await asyncio.wait([self._work], timeout=1)

@@ -1,8 +1,8 @@
 """The logs that a stream reads, as they are now: which partitions there are, where they end, and their leaders.
 
-One client stays connected as long as the query runs. A trigger costs one request to the leader of each partition, all
-at once, and metadata once a second. Everything here belongs to one event loop. May touch: the network, the clock, and
-Ray through raylog.client.ranges.planning. Used by planning.py.
+One client stays connected as long as the query runs. A trigger sends one request for each partition to its leader, all
+at once, and fetches metadata at most once a second. Everything here belongs to one event loop. May touch: the network,
+the clock, and Ray through raylog.client.ranges.planning. Used by planning.py.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets
 Result = TypeVar("Result")
 
 METADATA_AGE_S = 1.0
-"""Metadata older than this is fetched before a trigger, for partitions and topics that are new."""
+"""Metadata older than this is fetched again before a trigger, to find new topics and partitions."""
 ATTEMPT_TIMEOUT_S = 5.0
 """A leader without an answer for so long may have been replaced: its partition is looked up again."""
 BROKERS_TIMEOUT_S = 10.0
 """Brokers without an answer for so long may have been restarted elsewhere: the cluster is looked up again."""
 SETTLE_S = 5.0
-"""How long something may be missing before it counts as lost: a broker that has just started knows no topic."""
+"""How long a topic or partition may be missing before it counts as lost: a broker that just started knows no topic."""
 SETTLE_PAUSE_S = 0.1
 
 
 class LiveLogs:
-    """The cluster as one query sees it. `close` at the end; it connects by itself."""
+    """The cluster as one query sees it. It connects at its first use; call `close` at the end."""
 
     def __init__(self, wanted: RangesWanted, timeout_s: float) -> None:
         """`timeout_s` bounds each call, elections and retries included."""
@@ -59,7 +59,7 @@ class LiveLogs:
         self._tokens = TaskTokens()
 
     async def client(self, timeout_s: float = PLAN_TIMEOUT_S) -> ClusterClient:
-        """The started client."""
+        """The client, started at the first call."""
         if self._client is None:
             self._client = await started_client(self._wanted, timeout_s)
             self._client.watch(self.selection.named)
@@ -81,8 +81,9 @@ class LiveLogs:
     async def now(self, start: StreamOffsets | None = None, *, is_fresh: bool = False) -> StreamOffsets:
         """The end of each partition's log, as readers of this isolation level see it; `is_fresh`: with new metadata.
 
-        Where something that `start` knows is missing, or a log ends below it, that has lasted for SETTLE_S: after an
-        election or a restart it comes back. Raises RaylogErrors when leaders do not answer in time.
+        If a partition of `start` is missing, or its log ends below `start`, this waits up to SETTLE_S: after an
+        election or a restart it comes back. What is missing in the result counts as lost. Raises RaylogError when
+        leaders do not answer in time.
         """
         deadline = Deadline(self._timeout_s)
         settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
@@ -96,7 +97,7 @@ class LiveLogs:
             await asyncio.sleep(SETTLE_PAUSE_S)
 
     async def earliest(self, places: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Where the logs of these partitions begin; without those that do not exist any more."""
+        """The log start offsets of these partitions; those that no longer exist are left out."""
         deadline = Deadline(self._timeout_s)
 
         async def begin(place: TopicPartition) -> tuple[TopicPartition, int] | None:
@@ -115,7 +116,8 @@ class LiveLogs:
     async def ids_of(self, end: StreamOffsets) -> dict[str, str]:
         """The ids of those topics of `end` that exist now.
 
-        Where one is missing or differs from `end`, that has lasted for SETTLE_S. Costs no request otherwise.
+        If a topic is missing, or has another id than in `end`, this waits up to SETTLE_S with new metadata. Otherwise
+        it sends no request.
         """
         client = await self.client()
         settled_s = now_s() + min(SETTLE_S, self._timeout_s / 2)
@@ -131,7 +133,7 @@ class LiveLogs:
             pause_s = SETTLE_PAUSE_S
 
     async def ranges(self, spans: Sequence[tuple[TopicPartition, int, int]]) -> list[PartitionRange]:
-        """What the tasks get to read (partition, begin, end), cut as the options say."""
+        """The ranges for the tasks, cut as the options say, from spans of (partition, begin, end)."""
         client, wanted = await self.client(), self._wanted
         await client.renew_secret(timeout_s=self._timeout_s)
         whole = [
@@ -150,7 +152,7 @@ class LiveLogs:
     # Internals
 
     async def _refresh(self, deadline: Deadline, *, is_forced: bool) -> bool:
-        """Have new metadata if it is old; False when no known broker answers."""
+        """Fetch the metadata if it is old, or if forced; False when no known broker answers."""
         limit_s = min(deadline.left_s, BROKERS_TIMEOUT_S)
         try:
             client = await self.client(limit_s)
@@ -165,7 +167,7 @@ class LiveLogs:
         return True
 
     async def _ends(self, deadline: Deadline) -> StreamOffsets | None:
-        """The ends of what the metadata has; None when it turns out to be old."""
+        """The log ends of the selected partitions in the metadata; None when the metadata turns out to be old."""
         client = await self.client()
         topics = [topic for topic in client.metadata.topics.values() if self.selection.has_topic(topic.name)]
         ids = {topic.name: topic.topic_id for topic in topics if not topic.internal or self.selection.named}
@@ -176,7 +178,7 @@ class LiveLogs:
         except (UnknownTopicId, UnknownTopicOrPartition):
             return None  # deleted since the metadata was fetched
         if any(_id(client, topic) != topic_id for topic, topic_id in ids.items()):
-            return None  # created again meanwhile: the ends may be those of the other
+            return None  # created again meanwhile: the ends may be those of the old topic
         return StreamOffsets(dict(zip(wanted, ends, strict=True)), ids)
 
     async def _offset(self, place: TopicPartition, edge: int, deadline: Deadline) -> int:
@@ -187,7 +189,7 @@ class LiveLogs:
                 try:
                     return (await client.list_offset(place, edge, timeout_s=limit_s, isolation_level=level)).offset
                 except RaylogError as error:
-                    # No answer, or no leader yet: both may end. A topic that no broker knows is for the caller.
+                    # No answer, or no leader yet: both may pass. The caller handles a topic that no broker knows.
                     if not error.retriable or "topic" in error.details or deadline.is_over:
                         raise
                 await client.look_for_leader(place.topic)

@@ -1,4 +1,4 @@
-"""The planner of one stream: answers Spark's calls, from the options, the cluster and the pure rules of this package.
+"""The planner of one stream: it answers Spark's calls, with the options, the cluster and this package's pure rules.
 
 Spark starts one process for each query and calls one method at a time; the process ends with the query. May touch: the
 clock, and the client's thread. Used by stream_reader.py.
@@ -47,7 +47,7 @@ class StreamPlanner:
     def __init__(self, options: ReadOptions, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._clock_s = clock_s
-        # A call may take what a task may: an election, a restart. Where a task's wait is set short, this one is not.
+        # A call may have to wait for an election or a restart, like a task, but never less than PLAN_TIMEOUT_S.
         self._timeout_s = max(options.reading.stall_timeout_s, PLAN_TIMEOUT_S)
         self._logs = LiveLogs(options.wanted, self._timeout_s)
         self._admission = Admission()
@@ -55,11 +55,11 @@ class StreamPlanner:
         self._lag = GroupLag(group) if group else None
         self._initial: StreamOffsets | None = None
         self._fixed: StreamOffsets | None = None
-        """The end of the query, with Trigger.AvailableNow."""
+        """Where the query ends, with Trigger.AvailableNow; None: it has no end."""
         self._latest: StreamOffsets | None = None
         self._warned: set[str] = set()
         self._excused: set[str] = set()
-        """Topics of the options that do not exist, accepted because of `failOnDataLoss`."""
+        """Topics of the options that were reported as missing, and are accepted because of `failOnDataLoss=false`."""
 
     def initial(self) -> dict[str, Any]:
         """Where a query without a checkpoint begins; the same at each call of one run."""
@@ -68,7 +68,7 @@ class StreamPlanner:
         return self._initial.to_json()
 
     def fix_end(self) -> None:
-        """Read nothing that comes later than now."""
+        """Let the query end at the present ends of the logs."""
         self._fixed = self._run(self._logs.now(is_fresh=True))
 
     def latest(self, given: Mapping[str, Any], limits: Limits) -> dict[str, Any]:
@@ -82,11 +82,11 @@ class StreamPlanner:
         return None if self._latest is None else self._latest.offsets_json()
 
     def ranges(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[PartitionRange]:
-        """The tasks of the batch from `start` to `end`, which may be of an earlier run of the query."""
+        """The ranges of the batch from `start` to `end`, which an earlier run of the query may have planned."""
         return self._run(self._ranges(from_json(start), from_json(end)))
 
     def processed(self, end: Mapping[str, Any]) -> None:
-        """Show in the group, if there is one, that everything below `end` was processed."""
+        """Commit `end` to the group, if there is one: everything below it was processed."""
         self._run(self._show(from_json(end)))
 
     def close(self) -> None:
@@ -102,7 +102,7 @@ class StreamPlanner:
     async def _end(self, start: StreamOffsets, limits: Limits) -> StreamOffsets:
         check_selection(start, self._logs.selection)
         if self._fixed is not None and not self._fixed.holds(start):
-            # During an election or a restart something was missing; unless it comes back soon, it is lost.
+            # During an election or a restart a partition was missing; `now` waits for it, then it counts as lost.
             self._fixed = await self._logs.now(start, is_fresh=True)
         now = self._fixed or await self._logs.now(start)
         await self._show(start)
@@ -116,7 +116,7 @@ class StreamPlanner:
             return start  # deleted a moment ago; the next trigger has new metadata
         if self._fixed is None:
             return self._admission.end(start, now, begins, limits, int(self._clock_s() * 1000))
-        # With a minimum the last records would never come.
+        # Without the minimum: a query that ends would otherwise leave out its last records.
         end = self._admission.end(start, now, begins, replace(limits, min_offsets=None), 0)
         if end is start and self._lag is not None:
             await self._lag.settle(SETTLE_COMMIT_S)  # Spark ends the query now, and this process with it
@@ -139,7 +139,10 @@ class StreamPlanner:
         return await self._logs.ranges(wanted)
 
     async def _check_named(self, start: StreamOffsets, now: StreamOffsets) -> None:
-        """What the options name, does not exist and was never read is a mistake, as when the query began."""
+        """Report topics and partitions that the options name, and that neither exist nor were ever read.
+
+        That is a mistake in the options, as at the start of the query.
+        """
         for topic in sorted(self._logs.selection.named - now.ids.keys() - start.topics - self._excused):
             self._excused.add(topic)
             try:
@@ -162,7 +165,7 @@ class StreamPlanner:
         await self._logs.close()
 
     def _accept(self, found: Iterable[RaylogError]) -> None:
-        """Raise the first loss with `failOnDataLoss`; without, log each once."""
+        """With `failOnDataLoss` raise the first error; without it, log each error once."""
         for error in found:
             if self._options.wanted.fail_on_data_loss:
                 raise error
@@ -171,5 +174,5 @@ class StreamPlanner:
                 logger.warning("%s failOnDataLoss is false: the query goes on.", error.message)
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        # Each part has a deadline of its own; this one is for what they leave out.
+        # Each part has a deadline of its own; this one bounds the rest.
         return shared().run(work, 3 * self._timeout_s + PLAN_TIMEOUT_S)

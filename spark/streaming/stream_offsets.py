@@ -1,8 +1,8 @@
 """The offsets of a stream: Kafka's JSON form, the identity of their topics, and the steps from batch to batch.
 
-Spark keeps these JSON values in the checkpoint and hands them back, to this process or to a later one, so everything
-that a restart needs is in them: beside the offsets, under names that no topic can have, the ids of the topics, and in
-the first batch of a query the offsets where it began. Used by stream_reader.py. Pure.
+Spark keeps these JSON values in the checkpoint and passes them back, to this process or to a later one. So they hold
+everything that a restart needs. Beside the offsets there are, under names that no topic can have, the ids of the
+topics, and in the first batch of a query the offsets where it began. Used by stream_reader.py. Pure.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from raylog.core.errors import (
 from raylog.core.ids import TopicPartition
 
 IDS = "raylog/ids"
-"""Beside the topics: their ids. A topic that was deleted and created again has another."""
+"""JSON key of the topics' ids. A topic that was deleted and created again has another id."""
 BEGAN = "raylog/began"
-"""Beside the topics: where the first batch begins, in the same form. Spark does not keep its start, and requests the
-initial offset again when it repeats that batch after a restart, at a time when `latest` is another offset."""
+"""JSON key of the offsets where the first batch begins. Spark does not keep them: when it repeats that batch after a
+restart, it requests the initial offset again, and by then `latest` is another offset."""
 REMEDY = "Start the query with a new checkpointLocation"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """The next offset of each partition, and the topics' ids; none of topics in an offset that Kafka's source wrote."""
+    """The next offset of each partition, and the topics' ids; offsets that Kafka's source wrote have no ids."""
 
     offsets: Mapping[TopicPartition, int]
     ids: Mapping[str, str] = field(default_factory=dict)
     began: Mapping[TopicPartition, int] | None = None
-    """Where the batch begins that ends here, if it is the first of its query."""
+    """If this is the end of the first batch of a query: where that batch begins."""
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing has been read up to here, so that the batch which follows is the first with records."""
+        """Whether this is where the query begins: no record was read before."""
         return self.began is not None and self.began == self.offsets
 
     @property
@@ -49,7 +49,7 @@ class StreamOffsets:
         return {place.topic for place in self.offsets}
 
     def holds(self, start: StreamOffsets) -> bool:
-        """Whether these ends of logs have all that `start` knows: with the same ids, and at least as long."""
+        """Whether these log ends cover `start`: all its partitions exist with the same ids, and are long enough."""
         begins = known_begins(start, self.ids)
         return len(begins) == len(start.offsets) and all(
             self.offsets.get(place, -1) >= at for place, at in begins.items()
@@ -60,7 +60,7 @@ class StreamOffsets:
         return _nested(self.offsets)
 
     def to_json(self) -> dict[str, Any]:
-        """The form for Spark, which compares the texts: always in the same order."""
+        """The JSON form for Spark. The order is always the same, because Spark compares the texts."""
         found: dict[str, Any] = _nested(self.offsets)
         found[IDS] = dict(sorted(self.ids.items()))
         if self.began is not None:
@@ -69,7 +69,7 @@ class StreamOffsets:
 
 
 def from_json(found: Mapping[str, Any]) -> StreamOffsets:
-    """Read what `to_json` or Spark's Kafka source has written. Raises InvalidConfig for anything else."""
+    """Parse what `to_json` or Spark's Kafka source has written. Raises InvalidConfig for anything else."""
     try:
         ids = {str(topic): str(topic_id) for topic, topic_id in found.get(IDS, {}).items()}
         began = _flat(found[BEGAN]) if BEGAN in found else None
@@ -97,7 +97,7 @@ class Selection:
 
     @property
     def named(self) -> set[str]:
-        """The topics that are named, and have to exist; none with a pattern."""
+        """The topics that the options name, which have to exist; none with a pattern."""
         return set(self.topics) | {place.topic for place in self.assigned}
 
     def has_topic(self, topic: str) -> bool:
@@ -118,7 +118,7 @@ class Selection:
 
 
 def known_begins(start: StreamOffsets, ids: Mapping[str, str]) -> dict[TopicPartition, int]:
-    """The offsets of `start` that still mean something: of topics that exist with the same id."""
+    """The offsets of `start` that are still valid: those of topics that exist with the same id."""
     return {
         place: offset
         for place, offset in start.offsets.items()
@@ -127,7 +127,7 @@ def known_begins(start: StreamOffsets, ids: Mapping[str, str]) -> dict[TopicPart
 
 
 def check_selection(start: StreamOffsets, selection: Selection) -> None:
-    """Raise InvalidConfig when the checkpoint is of other topics than the options name, none in common."""
+    """Raise InvalidConfig when the checkpoint and the options have no partition in common."""
     if start.offsets and not any(selection.has(place) for place in start.offsets):
         topics = ", ".join(repr(topic) for topic in sorted(start.topics))
         raise InvalidConfig(
@@ -137,7 +137,10 @@ def check_selection(start: StreamOffsets, selection: Selection) -> None:
 
 
 def losses(start: StreamOffsets, now: StreamOffsets, selection: Selection) -> Iterator[RaylogError]:
-    """What the query had read up to and cannot go on with; each as the error for `failOnDataLoss`."""
+    """An error for each partition of `start` that the query cannot continue: it is missing, replaced or too short.
+
+    A topic that was deleted or created again gives one error.
+    """
     reported: set[str] = set()
     for place, offset in sorted(start.offsets.items()):
         topic = place.topic
@@ -178,9 +181,9 @@ def losses(start: StreamOffsets, now: StreamOffsets, selection: Selection) -> It
 
 
 def following(start: StreamOffsets, now: StreamOffsets, ends: Mapping[TopicPartition, int]) -> StreamOffsets:
-    """The end of the batch that reads from `start` up to `ends`; `start` itself when that is nothing.
+    """The end of the batch that reads from `start` up to `ends`; `start` itself when there is nothing to read.
 
-    `ends` has the partitions of `now`, each at or below the end of its log.
+    `ends` has partitions of `now`, each at or below the end of its log.
     """
     ids = {topic: now.ids[topic] for topic in sorted({place.topic for place in ends})}
     if dict(ends) == dict(start.offsets) and all(start.ids.get(topic, ids[topic]) == ids[topic] for topic in ids):
@@ -198,20 +201,20 @@ class Span:
 
 
 def spans_between(start: StreamOffsets, end: StreamOffsets) -> list[Span]:
-    """What the batch from `start` to `end` reads; depends on nothing else, so a repetition reads the same.
+    """What the batch from `start` to `end` reads. It depends on nothing else, so a repetition reads the same.
 
     A partition that only `end` has was found later, or belongs to a topic created again: it is read from its earliest
-    offset. One that only `start` has was given up.
+    offset. A partition that only `start` has is left out.
     """
     if start == end:
-        return []  # with several sources, a batch may be empty for this one, and the end before it the first
+        return []  # a batch of several sources that is empty for this one; `end.began` would repeat the first batch
     begins = known_begins(start, end.ids) if end.began is None else end.began
     spans = [Span(place, begins.get(place), offset) for place, offset in sorted(end.offsets.items())]
     return [span for span in spans if span.begin is None or span.begin != span.end]
 
 
 def check_new_begins(found: Mapping[TopicPartition, int]) -> Iterator[RaylogError]:
-    """The loss of each new partition whose log begins above 0: records that came and went between two triggers."""
+    """An error for each new partition whose log begins above 0: records may have been deleted before they were read."""
     for place, offset in sorted(found.items()):
         if offset > 0:
             yield OffsetOutOfRange(
@@ -222,7 +225,7 @@ def check_new_begins(found: Mapping[TopicPartition, int]) -> Iterator[RaylogErro
 
 
 def backlog(begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> int:
-    """Offsets between the two, over all partitions."""
+    """How many offsets lie between the begins and the ends, over all partitions."""
     return sum(max(0, end - begins[place]) for place, end in ends.items())
 
 

@@ -1,7 +1,7 @@
 """Stream reads as Spark calls them: planning in one process of the driver, reading in the workers.
 
-Spark makes a reader in the planning process of the query, where it stays, and another that is pickled into the tasks;
-neither sees what the other has learned, so a task has all it needs in its partition.
+Spark makes one reader in the planning process of the query, where it stays, and another that is pickled into the tasks.
+The two share no state, so a task has all that it needs in its partition.
 """
 
 from __future__ import annotations
@@ -56,18 +56,19 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the end of the query: what is there now."""
+        """Fix the end of the query: the present ends of the logs."""
         self._planner.fix_end()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """The limit that the options set. Spark has none of two bounds, so with both the minimum stays in here."""
+        """The limit that the options set. Spark knows no limit with two bounds: with both, it gets the maximum, and
+        `latestOffset` adds the minimum."""
         limits = self._limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
         return ReadAllAvailable() if limits.min_offsets is None else ReadMinRows(limits.min_offsets)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch from `start` ends; with ReadAllAvailable whatever the options say, as for Trigger.Once."""
+        """Where the batch from `start` ends. ReadAllAvailable, as for Trigger.Once, overrides the options' limits."""
         limits = self._limits
         if isinstance(limit, ReadMaxRows):
             limits = replace(limits, max_offsets=limit.max_rows)
@@ -78,11 +79,11 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner.latest(start, limits)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """The ends of the logs, which the query's progress shows beside the end of the batch."""
+        """The ends of the logs at the last trigger, which the query's progress shows beside the end of the batch."""
         return self._planner.reported()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The tasks of the batch: one for each range, or for several small ones unless options cut them."""
+        """The tasks of the batch. Small ranges share a task, unless the options say how ranges are cut."""
         ranges = self._planner.ranges(start, end)
         wanted = None if self._options is None else self._options.wanted
         if wanted is not None and (wanted.min_partitions or wanted.max_records_per_partition):
@@ -100,11 +101,11 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_ranges(ranges, self._reading, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Everything below `end` is processed; seen in the group that `kafka.group.id` names."""
+        """Commit `end`, below which everything is processed, to the group that `kafka.group.id` names."""
         self._planner.processed(end)
 
     def stop(self) -> None:
-        """Close the connections. Spark may end the process first, and the system closes them."""
+        """Close the connections. Spark may end the process before this call; then the system closes them."""
         if self._made is not None:
             self._made.close()
             self._made = None
@@ -126,9 +127,9 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 @plainly("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Raises the error of a query that is not started, at the first call of Spark.
+    """Stands in for the reader of a query with wrong options: it raises their error at Spark's first call.
 
-    Where there is no reader, PySpark fails while it stops it, and would show that error below this one.
+    Without any reader, PySpark fails while it stops the reader, and shows that error as well.
     """
 
     def __init__(self, error: InvalidConfig) -> None:

@@ -1,4 +1,4 @@
-"""How tasks reach the cluster: its brokers, and a token that writes to the topics of this write and to no other.
+"""How tasks reach the cluster: its brokers, and a token that allows writes to the topics of this write alone.
 
 Runs on the driver, once for each batch. May touch: the network, the clock, and Ray when neither option nor environment
 names the brokers.
@@ -23,13 +23,13 @@ from raylog.spark.writing.task_writer import TaskPlan
 
 PLAN_TIMEOUT_S = 60.0
 TOPICS_OF_A_TOKEN = 12
-"""So many topics with long names fit into a token."""
+"""Most topics of a token: so many fit even with long names."""
 
 
 def task_plan(options: WriteOptions, *, job: str | None = None) -> TaskPlan:
-    """What the tasks of a write get.
+    """Find the cluster and make the plan for the tasks of a write. `job`: the id of a batch job; None for a stream.
 
-    Raises NoClusterFound, ConnectionFailed, AuthenticationFailed, UnknownTopicOrPartition, InvalidConfig: before
+    Raises NoClusterFound, ConnectionFailed, AuthenticationFailed, UnknownTopicOrPartition and InvalidConfig, all before
     anything is written.
     """
     return shared().run(_task_plan(options, job), PLAN_TIMEOUT_S + 5)
@@ -69,7 +69,7 @@ async def _address(options: WriteOptions) -> ClusterAddress:
 
 
 async def _check_token(options: WriteOptions, bootstrap: str, found: ClusterAddress) -> None:
-    """Fail on the driver, once, where each task would: what the token lacks, and whether the cluster takes it."""
+    """Fail once, on the driver, where each task would fail: the token lacks a right, or the cluster refuses it."""
     if isinstance(found.secret, bytes):
         return
     topics = (options.topic,) if options.topic is not None else options.topics

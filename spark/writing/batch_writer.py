@@ -1,4 +1,4 @@
-"""`df.write.format("raylog")`: a job that writes once. Pickled into its tasks, and back to the driver for its end."""
+"""`df.write.format("raylog")`: a job that writes once. Its writer is pickled into the tasks, and back to the driver."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class RaylogBatchWriter(DataSourceArrowWriter):
         return write_task(self._known_plan(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """All tasks have written; runs on the driver."""
+        """Make the rows visible, once all tasks have written; runs on the driver."""
         commit_batch(self._known_plan, messages, None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """A task has failed for good; runs on the driver."""
+        """End the transactions, once a task has failed for good; runs on the driver."""
         abort_batch(self._known_plan, messages)
 
     def _known_plan(self) -> TaskPlan:

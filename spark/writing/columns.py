@@ -1,6 +1,6 @@
-"""The columns of a sink: which there may be, of which types, and what they become for the producer.
+"""The columns that the sink accepts, with their types, and what they become for the producer.
 
-`check_columns` runs on the driver before anything is written; `split` in each task, for each Arrow batch.
+`check_columns` runs on the driver before anything is written, `split` in each task for each Arrow batch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ALLOWED: dict[str, str] = {
     "timestamp": "timestamp, or bigint in milliseconds",
 }
 IGNORED = ("offset", "timestampType")
-"""Of our own source: a table that was read can be written as it is."""
+"""Columns of the source that the sink ignores, so that a table that was read can be written as it is."""
 _CONTENT = (BinaryType, StringType)
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "key": _CONTENT,
@@ -46,16 +46,16 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
 
 
 class Rows(NamedTuple):
-    """Rows of one Arrow batch for one topic."""
+    """The rows of one Arrow batch that go to one topic."""
 
     topic: str
     columns: ArrowColumns
     partitions: Any
-    """An Arrow array of integers, or None."""
+    """The partition of each row, an Arrow array of integers; None: the producer chooses."""
 
 
 def check_columns(schema: StructType, topic: str | None) -> None:
-    """Raise InvalidConfig unless these columns can be written; `topic`: the option, which wins over the column."""
+    """Raise InvalidConfig unless these columns can be written. `topic`: the option, which wins over the column."""
     for field in schema:
         if field.name in IGNORED:
             continue

@@ -1,19 +1,20 @@
 """Exactly-once: which transactions of a batch are committed, as pure conversations with the coordinators.
 
 Each task writes in a transaction of its own and leaves it open ("prepared"). The driver takes all of them over, stores
-the decision that the batch is committed, with their names, and commits them. Functions here are generators: they yield
-the requests that may be sent side by side and receive the answers in their order, an error as a value. A shell sends
-them (`task_writer`, `coordinators`); the tests interleave, repeat and cut off these conversations at every request.
+the decision that the batch is committed, with their names, and commits them. The functions here are generators. They
+yield requests that may be sent at the same time, and receive the answers in the same order, an error as a value. A
+shell sends them (`task_writer`, `coordinators`); the tests interleave, repeat and cut off these conversations at every
+request.
 
 What makes it exact:
 
-1. The decision is the commit point. It is written in a transaction of the driver's own id, so a driver that was
-   replaced since it last read the decision cannot store another one (R-FENCE). It reads the decision inside that
-   transaction: a coordinator that was replaced, and answers from what it knew, cannot take part (R-READ).
-2. Before a decision is stored each of its transactions is taken over under the identity that the task reported, which
-   fails if it was touched since. From then on it never times out, and its producer cannot write (R-TAKE).
-3. An open transaction is aborted only if it was never taken over, which its epochs show; else the drivers are fenced
-   first and the decision is read after that: what it names is committed (R-SETTLE).
+1. The decision is the commit point. The driver writes it in a transaction of its own id, so a driver that was replaced
+   since it read the last decision cannot store another one (R-FENCE). It reads the decision inside that transaction, so
+   a replaced coordinator, which would answer with what it once knew, cannot take part (R-READ).
+2. Before a decision is stored, each of its transactions is taken over under the identity that the task reported, which
+   fails if the transaction was touched since. From then on it never times out, and its producer cannot write (R-TAKE).
+3. An open transaction is aborted only if it was never taken over, which its epochs show. Otherwise the other drivers
+   are fenced and then the decision is read: a transaction that it names is committed (R-SETTLE).
 4. A batch that is decided is not decided again: its tasks write nothing, and its commit finishes what was decided.
 
 Pure. The rules are tested in tests/property/spark/writing.
@@ -36,11 +37,11 @@ from raylog.core.errors import (
 )
 
 DRIVERS_IN_TURN_MAX = 10
-"""How often a commit that was fenced begins again; more would mean that two queries use one prefix."""
+"""How often a fenced commit begins again; more would mean that two queries use one prefix."""
 REPLACED_MAX = 8
-"""So many owners of a prefix are remembered."""
+"""How many earlier owners of a prefix are remembered."""
 SWEPT_EVERY = 16
-"""Batches after which leftovers are looked for although none is known: those of speculative attempts."""
+"""After so many batches, open transactions are looked for although none is known: speculative attempts leave some."""
 
 
 class Identity(NamedTuple):
@@ -51,7 +52,7 @@ class Identity(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """An open transaction with everything in it stored: its id, and the identity that wrote it."""
+    """An open transaction whose records are all stored: its transactional id, and the identity that wrote it."""
 
     transactional_id: str
     producer_id: int
@@ -59,36 +60,36 @@ class Prepared(NamedTuple):
 
     @property
     def identity(self) -> Identity:
-        """Of the task's producer."""
+        """The identity of the task's producer."""
         return Identity(self.producer_id, self.epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The last batch that is committed: whose it is (a query or a job), its number, and its transactions."""
+    """The last committed batch: its owner (the id of a query or a job), its number, and its transactions."""
 
     owner: str
     batch: int
     transactions: tuple[Prepared, ...]
     replaced: tuple[str, ...] = ()
-    """The owners before, oldest first: they may not come back."""
+    """Earlier owners, oldest first: they may not write again."""
     run: str = ""
-    """Which run of the owner decided: a query has another after each start."""
+    """The run of the owner that decided: each start of a query is another run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """Become the producer of an id. An open transaction is kept. Answer: `Initialised`."""
+    """Become the producer of a transactional id; an open transaction is kept. Answer: `Initialised`."""
 
     transactional_id: str
     sender: Identity | None = None
-    """If given, only if this is still the producer's identity."""
+    """If given: fail unless this is still the producer's identity."""
     for_good: bool = False
     """The transaction never times out from now on."""
 
 
 class Initialised(NamedTuple):
-    """The new identity; and the transaction that is open under an earlier one."""
+    """The new identity, and the transaction that is open under an earlier identity."""
 
     identity: Identity
     kept: Prepared | None
@@ -96,7 +97,7 @@ class Initialised(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """Become the driver: no other one can store a decision from now on. Answer: the driver's `Identity`."""
+    """Become the driver: from now on no other driver can store a decision. Answer: the driver's `Identity`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,20 +114,20 @@ class Read:
     """Read the last decision. Answer: a `Decision`, or None."""
 
     driver: Identity | None = None
-    """If given: the last one of all drivers up to this one, which has a transaction open then until it stores or
-    releases. None: perhaps an earlier one."""
+    """The driver that reads, inside a transaction that stays open until it stores or releases: the answer is the last
+    decision of all drivers up to this one. None: read outside a transaction; the answer may be an earlier decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """End what a `Read` of this driver has begun. Answer: None."""
+    """End the transaction that a `Read` of this driver has begun. Answer: None."""
 
     driver: Identity
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Store a decision, if this driver was not fenced. Answer: None."""
+    """Store a decision, unless this driver was fenced. Answer: None."""
 
     driver: Identity
     decision: Decision
@@ -136,11 +137,11 @@ Request = Init | Fence | End | Read | Release | Store
 Result = TypeVar("Result")
 Talk = Generator[tuple[Request, ...], list[Any], Result]
 FENCED = (ProducerFenced, InvalidProducerEpoch, InvalidProducerIdMapping, InvalidTxnState)
-"""Another one has the id, or has ended its transaction."""
+"""Errors which mean that another producer has the id, or has ended its transaction."""
 
 
 def task_id(prefix: str, partition: int, attempt: int) -> str:
-    """The transactional id of one attempt of one task: the same in each batch, so there are few of them."""
+    """The transactional id of one attempt of one task: the same in each batch, so that there are few ids."""
     return f"{prefix}-{partition}-{attempt}"
 
 
@@ -155,12 +156,12 @@ def is_task_id(prefix: str, name: str) -> bool:
 
 
 def begin_task(owner: str, batch: int | None, name: str, *, takes_over: bool) -> Talk[Identity | None]:
-    """What a task does first. The identity to write with; None: its batch is decided, there is nothing to write.
+    """Begin a task. Returns the identity to write with, or None: the batch is decided, and there is nothing to write.
 
-    `batch` None: of a batch job, which has one. `takes_over`: another query that had the prefix is at its end. Raises
+    `batch` None: the only batch of a batch job. `takes_over`: a query that had the prefix before has ended. Raises
     InvalidTxnState for another query's prefix.
     """
-    decision = yield from _one(Read())  # one that is not the last makes work for nothing: the commit reads again
+    decision = yield from _one(Read())  # if it is not the last one, the task works in vain: the commit reads again
     if _is_decided(decision, owner, batch, takes_over):
         return None
     settled = yield from settle(name)
@@ -170,9 +171,9 @@ def begin_task(owner: str, batch: int | None, name: str, *, takes_over: bool) ->
 
 
 def settle(name: str) -> Talk[Identity]:
-    """End what is open under a task's id, and become its producer (R-SETTLE).
+    """End the transaction that is open under a task's id, and become the producer of that id (R-SETTLE).
 
-    What is found may be decided, so it must not time out meanwhile.
+    `for_good`, because a transaction that is found may be part of a decision, and must not time out meanwhile.
     """
     found = yield from _one(Init(name, for_good=True))
     if found.kept is None:
@@ -182,13 +183,13 @@ def settle(name: str) -> Talk[Identity]:
     if not _was_never_taken(found):
         driver, decision = yield from _become_driver()
         committed = decision is not None and found.kept in decision.transactions
-        yield (Release(driver),)  # an error is none: the next driver ends it, or time does
+        yield (Release(driver),)  # an error does not matter: the next driver, or the timeout, ends the transaction
     ended: Identity = yield from _one(End(name, found.identity, committed))
     return ended
 
 
 def _become_driver() -> Talk[tuple[Identity, Decision | None]]:
-    """Fence the other drivers, and read the last decision: none that this one does not know can be stored any more."""
+    """Fence the other drivers, then read the last decision: after that no other driver can store a newer one."""
     for _ in range(DRIVERS_IN_TURN_MAX):
         driver = yield from _one(Fence())
         answer = (yield (Read(driver),))[0]
@@ -199,7 +200,10 @@ def _become_driver() -> Talk[tuple[Identity, Decision | None]]:
 
 
 def _was_never_taken(found: Initialised) -> bool:
-    """Whether no driver can have decided on the kept transaction, and none will: it is the first to touch it."""
+    """Whether no driver has taken the kept transaction over: this producer is the first one after the task's.
+
+    So no decision names it, and none will.
+    """
     kept = found.kept
     return kept is not None and found.identity == (kept.producer_id, kept.epoch + 1)
 
@@ -207,11 +211,11 @@ def _was_never_taken(found: Initialised) -> bool:
 def commit(
     owner: str, batch: int | None, prepared: Sequence[Prepared], *, takes_over: bool, run: str = ""
 ) -> Talk[Decision | None]:
-    """What the driver does when all tasks have written. Returns the decision that it found: the batch's own if that was
-    decided before.
+    """Decide and commit a batch on the driver, once all tasks have written.
 
-    Raises TransactionAborted when a task's transaction is not there any more: nothing of the batch is visible then, and
-    it has to be repeated. Raises InvalidTxnState for another query's prefix.
+    Returns the decision that was stored before: the batch's own if it was decided already. Raises TransactionAborted
+    when a task's transaction is no longer open: nothing of the batch is visible then, and it has to be repeated. Raises
+    InvalidTxnState for another query's prefix.
     """
     taken: dict[Prepared, Identity] = {each: each.identity for each in prepared}
     for _ in range(DRIVERS_IN_TURN_MAX):
@@ -221,7 +225,8 @@ def commit(
             yield from _settle_surely([each.transactional_id for each in (*found.transactions, *prepared)])
             return found
         if found is not None and found.owner != owner and found.transactions:
-            # Of an earlier job with this prefix, which may have died: its decision must not be forgotten.
+            # An earlier job with this prefix may have died before it committed what it had decided. Its transactions
+            # are ended first, because the new decision replaces the one that names them.
             mine = {each.transactional_id for each in prepared}
             yield (Release(driver),)
             earlier = [each.transactional_id for each in found.transactions]
@@ -264,7 +269,7 @@ def _next(
 
 
 def _take_over(taken: dict[Prepared, Identity]) -> Talk[None]:
-    """Become the producer of all transactions, unless one was touched since its task reported it (R-TAKE)."""
+    """Become the producer of all transactions; fails if one was touched since its task reported it (R-TAKE)."""
     names = list(taken)
     answers = yield tuple(Init(each.transactional_id, taken[each], for_good=True) for each in names)
     for each, answer in zip(names, answers, strict=True):
@@ -279,7 +284,7 @@ def _take_over(taken: dict[Prepared, Identity]) -> Talk[None]:
 
 
 def _commit_taken(taken: dict[Prepared, Identity]) -> Talk[None]:
-    """Commit the transactions of a decision that is stored; those that a late task has touched since, as it does."""
+    """Commit the transactions of a stored decision; one that a late task has touched since is settled instead."""
     names = list(taken)
     answers = yield tuple(End(each.transactional_id, taken[each], True) for each in names)
     for each, answer in zip(names, answers, strict=True):
@@ -290,20 +295,20 @@ def _commit_taken(taken: dict[Prepared, Identity]) -> Talk[None]:
 
 
 def abort(prepared: Sequence[Prepared]) -> Talk[None]:
-    """What the driver does when the batch has failed: also after its commit has, which may have decided already."""
+    """End the transactions of a failed batch, on the driver. If its commit failed, it may have been decided already."""
     yield from _settle_all([each.transactional_id for each in prepared])
 
 
 def sweep(prefix: str, open_ids: Sequence[str]) -> Talk[None]:
-    """End all transactions of this query's tasks that are open; of `open_ids` those that are not its own are left."""
+    """End all open transactions of this query's tasks; other ids in `open_ids` are left alone."""
     yield from _settle_all([name for name in open_ids if is_task_id(prefix, name)])
 
 
 def is_sweep_due(found: Decision | None, run: str, batch: int | None, attempts: Sequence[int]) -> bool:
-    """Whether to look for leftovers behind a commit, which found this decision.
+    """Whether to look for open transactions of lost attempts after a commit that found this decision.
 
-    After the first batch of a run, as the one before may have been killed; after a repeated attempt; of a batch job;
-    and now and then.
+    True after the first batch of a run, because the run before may have been killed; after a repeated attempt; after a
+    batch job; and after every SWEPT_EVERY batches.
     """
     return found is None or found.run != run or any(attempts) or batch is None or batch % SWEPT_EVERY == 0
 
@@ -313,11 +318,14 @@ def _settle_all(names: Sequence[str]) -> Talk[None]:
         try:
             yield from settle(name)
         except FENCED:
-            pass  # another one has taken this id in between, and settles it
+            pass  # another task or driver has taken this id meanwhile, and settles it
 
 
 def _settle_surely(names: Sequence[str]) -> Talk[None]:
-    """The same before a decision may be replaced by the next: one that reads the next would abort what is left."""
+    """Settle all, and repeat where an id was taken meanwhile: the next decision replaces the one that names these.
+
+    A driver that reads the next decision would abort what is still open.
+    """
     for name in dict.fromkeys(names):
         for _ in range(DRIVERS_IN_TURN_MAX):
             try:

@@ -1,7 +1,8 @@
 """Sends the requests of `commits` to the coordinators: the driver's shell of exactly-once.
 
-The decision is the committed offsets of the group with the prefix's name, for partitions of `__transaction_state`: the
-offset is the batch, and the metadata of all of them together name its transactions. May touch: the network.
+The decision is stored as committed offsets of the group whose name is the prefix, for partitions of
+`__transaction_state`. The offset is the number of the batch; the metadata of the partitions, joined, are the decision
+as JSON. May touch: the network.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ from raylog.spark.writing.commits import (
 )
 
 METADATA_CHARACTERS = 3_900
-"""Of one partition's committed offset; a group takes 4,096 bytes (offset.metadata.max.bytes)."""
+"""Most characters in the metadata of one committed offset; a group takes 4,096 bytes (offset.metadata.max.bytes)."""
 OPEN = "Ongoing"
 DRIVER_TIMEOUT_MS = 60_000
-"""Of the transaction that stores a decision."""
+"""Timeout of the transaction that stores a decision."""
 Result = TypeVar("Result")
 Answer = Callable[[Request], Awaitable[Any]]
 
@@ -66,7 +67,7 @@ class _Row(msgspec.Struct, array_like=True):
 
 
 def decision_texts(decision: Decision) -> list[str]:
-    """A decision as the metadata of one partition after another: number, count, and a part of the text."""
+    """A decision as the metadata of partitions 0, 1, ...: each is "count:part", the number of parts and one of them."""
     rows = []
     for prepared in decision.transactions:
         _, partition, attempt = prepared.transactional_id.rsplit("-", 2)
@@ -79,13 +80,13 @@ def decision_texts(decision: Decision) -> list[str]:
 
 
 def parsed_decision(prefix: str, committed: dict[int, OffsetAndMetadata]) -> Decision | None:
-    """The decision from the committed offsets by partition; None if there is none."""
+    """The decision from the committed offsets by partition; None if there is none. Raises InvalidRecord."""
     first = committed.get(0)
     if first is None:
         return None
     try:
         count = int(first.metadata.split(":", 1)[0])
-        # Partitions behind these have the end of an earlier decision that was longer.
+        # Later partitions still hold the end of an earlier decision that was longer.
         text = "".join(committed[number].metadata.split(":", 1)[1] for number in range(count))
         row = msgspec.json.decode(text, type=_Row)
     except (ValueError, IndexError, KeyError, msgspec.MsgspecError) as error:
@@ -101,14 +102,14 @@ class Coordinators:
     """The coordinators of one prefix, with one deadline for all requests."""
 
     def __init__(self, cluster: ClusterClient, config: ProducerConfig, prefix: str, *, timeout_s: float) -> None:
-        """`config` has the task's transaction timeout."""
+        """`config` has the transaction timeout of the tasks."""
         self._cluster = cluster
         self._config = config
         self._prefix = prefix
         self._deadline = Deadline(timeout_s)
 
     async def answer(self, request: Request) -> Any:
-        """Send one request; raises RaylogError."""
+        """Send one request, and return its answer. Raises RaylogError."""
         match request:
             case Init():
                 calls = self._calls(request.transactional_id)
@@ -147,10 +148,10 @@ class Coordinators:
         return CoordinatorCalls(self._config, self._cluster, name)
 
     async def _read_early(self) -> Decision | None:
-        """The decision without a fence before it; one that a driver is about to store does not count."""
+        """The last decision, read without a fence; one that a driver is about to store is not seen."""
         try:
             return await self._fetched(is_stable=False)
-        except InvalidRecord:  # a coordinator that died between two partitions of a decision stores the rest now
+        except InvalidRecord:  # its coordinator died between two parts, and the next one is about to store the rest
             return await self._fetched(is_stable=True)
 
     async def _fetched(self, *, is_stable: bool) -> Decision | None:
@@ -161,7 +162,10 @@ class Coordinators:
         return parsed_decision(self._prefix, _committed(rows))
 
     async def _read(self, driver: ProducerIdentity) -> Decision | None:
-        """The last decision (R-READ), from a coordinator that has stored something for this driver since its fence."""
+        """The last decision (R-READ), from a coordinator that has stored a mark of this driver since the fence.
+
+        Only the present coordinator can have stored it.
+        """
         calls = self._calls(driver_id(self._prefix))
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         await calls.add_group(driver, self._prefix, self._deadline)
@@ -177,7 +181,7 @@ class Coordinators:
             )
             if driver in [(row.producer_id, row.producer_epoch) for row in group.pending_offsets]:
                 return parsed_decision(self._prefix, _committed(group.offsets))
-            # A coordinator that was replaced, and does not know; or this driver's transaction has ended.
+            # This coordinator was replaced without noticing it, or this driver's transaction has ended.
             if self._deadline.is_over:
                 raise RequestTimedOut(f"The coordinator of the group {self._prefix!r} could not be read; try again.")
             self._cluster.forget_coordinator(self._prefix, GROUP)
@@ -217,7 +221,7 @@ def _committed(rows: Sequence[OffsetFetchResult]) -> dict[int, OffsetAndMetadata
 
 
 async def hold(talk: Talk[Result], answer: Answer) -> Result:
-    """Send what a conversation of `commits` yields, side by side where it may be, until it ends."""
+    """Run a conversation of `commits` to its end: send the requests of each step at once; returns its result."""
 
     async def answered(request: Request) -> Any:
         try:

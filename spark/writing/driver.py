@@ -18,7 +18,7 @@ from raylog.spark.writing.coordinators import Coordinators, hold
 from raylog.spark.writing.task_writer import TaskPlan, Written
 
 COMMIT_TIMEOUT_S = 120.0
-"""How long the commit of a batch may take; Spark repeats a batch whose commit fails when the query restarts."""
+"""How long the commit of a batch may take. If it fails, Spark repeats the batch when the query restarts."""
 ABORT_TIMEOUT_S = 30.0
 SWEEP_TIMEOUT_S = 20.0
 logger = logging.getLogger(__name__)
@@ -36,10 +36,10 @@ class _Batch(NamedTuple):
 
 
 def commit_batch(plan: Callable[[], TaskPlan], messages: Sequence[object], batch: int | None) -> None:
-    """Make what the tasks wrote visible, once. `batch` None: of a batch job.
+    """Make what the tasks wrote visible, once. `batch`: the number of the micro-batch; None for a batch job.
 
-    Raises InvalidTxnState when a task has not reported, TransactionAborted when one's transaction has ended, and other
-    RaylogErrors.
+    Raises InvalidTxnState when a task has not reported, TransactionAborted when a task's transaction has ended, and
+    other RaylogErrors.
     """
     written = reports(messages)
     if len(written) < len(messages):
@@ -53,7 +53,7 @@ def commit_batch(plan: Callable[[], TaskPlan], messages: Sequence[object], batch
 
 
 def abort_batch(plan: Callable[[], TaskPlan], messages: Sequence[object]) -> None:
-    """End the transactions of a batch that has failed, and those of its lost attempts."""
+    """End the transactions of a failed batch, and those of its lost attempts."""
     written = reports(messages)
     planned = plan()
     if planned.prefix is None:
@@ -63,7 +63,7 @@ def abort_batch(plan: Callable[[], TaskPlan], messages: Sequence[object]) -> Non
 
 
 def reports(messages: Sequence[object]) -> list[Written]:
-    """What tasks have reported; Spark has None for those that have failed."""
+    """The reports of the tasks; for a failed task Spark gives None, which is left out."""
     return [each for each in messages if isinstance(each, Written)]
 
 
@@ -90,7 +90,7 @@ async def _commit(plan: TaskPlan, batch: _Batch) -> None:
 
 
 async def _sweep(coordinators: Coordinators, prefix: str) -> None:
-    """End leftovers. They are invisible, and end by themselves in time: the batch that is committed does not fail."""
+    """End transactions of lost attempts. An error is only logged: they are invisible, and end by their timeout."""
     try:
         await hold(sweep(prefix, await coordinators.open_ids()), coordinators.answer)
     except RaylogError as error:

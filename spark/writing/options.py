@@ -1,6 +1,6 @@
 """The options of `df.write.format("raylog")` and of `df.writeStream`: Kafka's names, checked. Pure.
 
-Spark hands options over as text; case does not count in their names. Used by `batch_writer` and `stream_writer`.
+Spark passes options as text, and ignores the case of their names. Used by `batch_writer` and `stream_writer`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ WRITE = (
     ),
 )
 WITHOUT_EFFECT = ("path", "checkpointLocation", "queryName", "kafka.partitioner.ignore.keys")
-"""Spark's own; and what does nothing here. `checkpointLocation` gives the default prefix."""
+"""Options of Spark itself, and options that do nothing here. `checkpointLocation` gives the default prefix."""
 REFUSED = {
     "kafka.key.serializer": "keys are bytes or text; cast the column",
     "kafka.value.serializer": "values are bytes or text; cast the column",
@@ -47,9 +47,9 @@ CLIENT = tuple(
     for name in keys_of(ProducerConfig)
     if name not in WHERE and f"kafka.{kafka_name(name)}" not in REFUSED
 )
-"""Keys of the producer that pass through; see raylog.client.config for their meaning."""
+"""Keys of the producer that are passed on to it; raylog.client.config explains them."""
 TRANSACTION_TIMEOUT_MS = 900_000
-"""Default: as long as the cluster allows by default. A transaction that no driver has taken over ends after it."""
+"""Default: the longest that a cluster allows by default. A transaction that no driver takes over ends after it."""
 PREFIX_CHARACTERS_MAX = 200
 
 
@@ -60,17 +60,18 @@ class WriteOptions:
     topic: str | None = None
     """None: the column `topic` names it."""
     topics: tuple[str, ...] = ()
-    """What that column may name; none: any topic."""
+    """The topics that the column may name; empty: any topic."""
     exactly_once: bool = False
     prefix: str | None = None
-    """Begins the transactional ids of this write; None: at-least-once."""
+    """Prefix of this write's transactional ids; None: at-least-once."""
     takes_over: bool = False
-    """Whether another query that had the prefix is at its end: the prefix comes from the place of its checkpoint."""
+    """Whether this write may take the prefix over from another query. It may if the prefix comes from the checkpoint's
+    location: a query that had it before has ended."""
     bootstrap: str | None = None
     secret: str | None = field(default=None, repr=False)
     token: str | None = field(default=None, repr=False)
     token_lifetime_s: float = 43_200.0
-    """How long the tokens hold with which tasks write; a task that begins later fails."""
+    """Lifetime of the token with which tasks write; a task that begins later fails."""
     producer: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of the producer, without address and secret."""
 
@@ -131,7 +132,7 @@ def _prefix(texts: Mapping[str, str], streaming: bool) -> str:
 
 
 def _one_spelling(place: str) -> str:
-    """A checkpoint's place, for Spark the same: `/a/b`, `/a//b/` and `file:///a/b`."""
+    """One spelling for checkpoint locations that are the same for Spark, as `/a/b`, `/a//b/` and `file:///a/b`."""
     scheme, colon, path = place.rpartition(":")
     path = re.sub("/+", "/", path).rstrip("/")
     return path if scheme in ("", "file") else f"{scheme}{colon}{path}"
@@ -175,7 +176,7 @@ def _producer(texts: Mapping[str, str], exactly_once: bool) -> dict[str, Any]:
     keys = {name.removeprefix("kafka."): texts[name] for name in CLIENT if name in texts}
     if exactly_once:
         keys.setdefault("transaction.timeout.ms", str(TRANSACTION_TIMEOUT_MS))
-        keys["transactional.id"] = "checked"  # so that what does not go with transactions is refused here
+        keys["transactional.id"] = "checked"  # so that settings which rule out transactions are refused here
     try:
         checked = load(ProducerConfig, keys, {})
     except InvalidConfig as error:

@@ -31,11 +31,11 @@ class RaylogStreamWriter(DataSourceStreamArrowWriter):
         return write_task(self._known_plan(), iterator)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of a batch have written; runs on the driver, and again if the batch is repeated."""
+        """Make a batch visible, once all its tasks have written; runs on the driver, again if the batch is repeated."""
         commit_batch(self._known_plan, messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """A batch has failed; runs on the driver."""
+        """End the transactions of a failed batch; runs on the driver."""
         if self._options.exactly_once:
             abort_batch(self._known_plan, messages)
 

@@ -1,4 +1,4 @@
-"""What a task does: send its Arrow batches, and see them stored before it returns.
+"""What a task does: it sends its Arrow batches, and returns when they are stored.
 
 At-least-once: through a producer that the Python worker keeps for its next task. Exactly-once: in a transaction of this
 attempt, which stays open for the driver. May touch: the network, the clock.
@@ -27,9 +27,9 @@ from raylog.spark.writing.commits import Identity, Init, Initialised, Prepared, 
 from raylog.spark.writing.coordinators import Coordinators, hold
 
 QUERY_ID, BATCH_ID, RUN_ID = "sql.streaming.queryId", "streaming.sql.batchId", "spark.jobGroup.id"
-"""What Spark gives the tasks of a stream, as local properties; the last differs after each start of the query."""
+"""Local properties that Spark sets for the tasks of a stream; the last one changes with each start of the query."""
 COORDINATORS_TIMEOUT_S = 60.0
-"""How long a task waits for coordinators at its begin, and at its end."""
+"""How long a task waits for coordinators at its beginning, and again at its end."""
 CLOSE_TIMEOUT_S = 5.0
 
 
@@ -40,16 +40,16 @@ class TaskPlan:
     topic: str | None
     bootstrap: str
     token: str = field(repr=False)
-    """Writes to the topics of this write, and uses its transactional ids."""
+    """Allows writes to the topics of this write, and the use of its transactional ids."""
     producer: dict[str, Any]
-    """Keyword arguments of its producer, without address and secret."""
+    """Keyword arguments of the task's producer, without address and secret."""
     exactly_once: bool = False
     prefix: str | None = None
-    """Begins the transactional ids; None: at-least-once."""
+    """Prefix of the transactional ids; None: at-least-once."""
     takes_over: bool = False
-    """Whether another query that had the prefix is at its end."""
+    """Whether this write may take the prefix over from another query (`WriteOptions`)."""
     job: str | None = None
-    """Of a batch job, which decides once; None: of a stream, which decides batch by batch."""
+    """The id of a batch job, which decides once; None for a stream, which decides for each batch."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ class Written(WriterCommitMessage):
     records: int
     prefix: str | None = None
     owner: str | None = None
-    """Of an exactly-once write: the query, or the job."""
+    """The id of the query or the job; None: at-least-once."""
     attempt: int = 0
     prepared: Prepared | None = None
     """The open transaction; None: nothing was written in it."""
     run: str = ""
-    """Of the query: another one after each of its starts."""
+    """The run of the query: each start is another run."""
 
 
 def write_task(plan: TaskPlan, batches: Iterable[Any]) -> Written:
-    """Write all batches; what is returned is stored. Raises RaylogError's family."""
+    """Write all batches; when this returns, they are stored. Raises RaylogError."""
     if plan.exactly_once:
         return _in_transaction(plan, batches)
     with _kept_producer(plan) as producer:
@@ -76,7 +76,7 @@ def write_task(plan: TaskPlan, batches: Iterable[Any]) -> Written:
 
 
 def parts_of(topic: str | None, batches: Iterable[Any]) -> Iterator[tuple[str, Any, Any]]:
-    """What `send_all` sends of Spark's batches: topic, columns and partitions of the rows of each topic."""
+    """Spark's batches in the form of `send_all`: topic, columns and partitions of the rows for each topic."""
     for batch in batches:
         for rows in split(batch, topic, int(time.time() * 1000)):
             yield rows.topic, rows.columns, rows.partitions
@@ -85,12 +85,15 @@ def parts_of(topic: str | None, batches: Iterable[Any]) -> Iterator[tuple[str, A
 # At least once
 
 _kept: dict[str, tuple[int, Producer]] = {}
-"""Producers of this worker by address, grant and settings, each with the end of its token in seconds since 1970."""
+"""Idle producers of this worker by address, grant and settings; each with its token's end, in seconds since 1970."""
 
 
 @contextmanager
 def _kept_producer(plan: TaskPlan) -> Iterator[Producer]:
-    """The worker's producer for this plan; one whose task has failed, or whose token ends sooner, is closed."""
+    """The worker's producer for this plan. It is replaced when its token has less than half of the plan's time left.
+
+    A producer whose task fails is closed.
+    """
     grant = read_token(plan.token).grant
     name = repr((plan.bootstrap, grant.topics, sorted(plan.producer.items())))
     expires_s, producer = _kept.pop(name, (0, None))
@@ -115,7 +118,7 @@ def close_kept() -> None:
         try:
             producer.close(CLOSE_TIMEOUT_S)
         except (ClientClosed, RuntimeError):
-            pass  # of the parent of a forked worker, or its thread has ended with the process
+            pass  # inherited from the parent of a forked worker, or its thread has ended with the process
 
 
 atexit.register(close_kept)
@@ -150,13 +153,13 @@ def _in_transaction(plan: TaskPlan, batches: Iterable[Any]) -> Written:
 
 
 def _drain(batches: Iterable[Any]) -> None:
-    """Spark expects its rows to be read."""
+    """Read all batches without using them, because Spark expects its rows to be read."""
     for _ in batches:
         pass
 
 
 class OwnTransaction:
-    """The transaction of this attempt: its id is in the hands of a producer, other requests go to coordinators."""
+    """The transaction of this attempt. Its producer initialises the id; other requests go to the coordinators."""
 
     def __init__(self, producer: Producer, prefix: str) -> None:
         self._producer = producer
@@ -164,7 +167,7 @@ class OwnTransaction:
         self._prefix = prefix
 
     def begin(self, owner: str, batch: int | None, *, takes_over: bool) -> bool:
-        """End what an earlier attempt left, and begin; False if the batch is decided. Raises InvalidTxnState."""
+        """End what an earlier attempt left open, then begin; False if the batch is decided. Raises InvalidTxnState."""
         name = self._manager.state.transactional_id
         runtime = shared()
         if runtime.run(hold(begin_task(owner, batch, name, takes_over=takes_over), self._answer)) is None:
@@ -173,7 +176,7 @@ class OwnTransaction:
         return True
 
     def leave_open(self) -> Prepared | None:
-        """Have everything stored, and leave the outcome to the driver."""
+        """Have everything stored, and leave the outcome to the driver; None when nothing was written."""
         state = self._manager.state
         state.may_prepare = True  # the driver takes it over, or it times out and the batch is repeated
         prepared = self._producer.prepare_transaction(COORDINATORS_TIMEOUT_S)
@@ -182,7 +185,7 @@ class OwnTransaction:
         return Prepared(state.transactional_id, prepared.producer_id, prepared.epoch)
 
     async def _answer(self, request: Request) -> Any:
-        if isinstance(request, Init) and not request.for_good:  # the last: it makes the producer the id's
+        if isinstance(request, Init) and not request.for_good:  # the last request: it makes this producer the id's
             sender = None if request.sender is None else ProducerIdentity(*request.sender)
             await self._manager.initialize(keep_prepared=True, timeout_s=COORDINATORS_TIMEOUT_S, sender=sender)
             return Initialised(Identity(*self._manager.identity), None)

@@ -1,1 +1,1 @@
-"""What a replica shows of itself: that it runs, metrics, and its status for operators."""
+"""What a replica reports: its beats, its metrics, and its status for operators."""

@@ -1,4 +1,4 @@
-"""A replica's side of the table of beats: it notes that it runs, and reads whether its broker vouches for it.
+"""A replica's side of the table of beats: it writes that it runs, and reads whether its broker vouches for it.
 
 Called by the replica's shell at each tick. May touch: the memory that the processes of a broker share.
 """
@@ -13,19 +13,19 @@ from raylog.actors.beats.beat_table import BeatSlot, claim, key_of
 from raylog.core.vouching import NO_LIFE, Pace, is_vouched_for
 
 SEARCH_MS: Final = 5_000
-"""How often a replica without a slot, or without a broker that vouches for it, looks for its broker's table."""
+"""Interval at which a replica without a slot, or for which no broker vouches, searches its broker's table."""
 
 
 class Beating:
-    """Beats of one replica, over all its registrations."""
+    """The beats of one replica, across all its registrations."""
 
     def __init__(self, topic_id: str, partition: int, pace: Pace, open_pages: OpenPages | None = None) -> None:
-        """No table before :meth:`registered`."""
+        """No table is opened before :meth:`registered`."""
         self._open_pages = open_pages
         self._key = key_of(topic_id, partition)
         self._pace = pace
         self.name = ""
-        """The name of the broker's table on this machine."""
+        """The name of the broker's table on this host."""
         self._incarnation = self._controller_epoch = NO_LIFE
         self._pages: SharedPages | None = None
         self._slot: BeatSlot | None = None
@@ -34,14 +34,14 @@ class Beating:
     def registered(self, incarnation: int, controller_epoch: int) -> None:
         """Beat as this incarnation from now on.
 
-        ``controller_epoch``: of the controller with which the replica is registered; NO_LIFE = it takes no statements
-        of brokers.
+        ``controller_epoch``: of the controller with which the replica is registered; NO_LIFE = that controller does not
+        let brokers vouch for replicas.
         """
         self._incarnation, self._controller_epoch = incarnation, controller_epoch
         self._search_due_ms = 0
 
     def beat(self, now_ms: int, disk_hanging_ms: int) -> bool:
-        """Note that the replica runs now; returns whether its broker vouches for it."""
+        """Write that the replica runs now; returns whether its broker vouches for it."""
         if self._controller_epoch == NO_LIFE:
             return False
         slot = self._slot
@@ -56,14 +56,14 @@ class Beating:
         return False
 
     def close(self) -> None:
-        """Give the slot up. Idempotent."""
+        """Release the slot. Idempotent."""
         self._controller_epoch = NO_LIFE
         if self._slot is not None:
             self._slot.release()
         self._leave()
 
     def _search(self, now_ms: int) -> None:
-        """Find the slot, in other pages than before if the broker has made new ones."""
+        """Open the broker's table, again if it has made a new one, and claim a slot in it."""
         if self._pages is not None and not self._pages.is_current():
             self._leave()
         if self._pages is None:

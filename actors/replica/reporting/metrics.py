@@ -14,9 +14,9 @@ from raylog.rpc import RpcServer
 def replica_metrics(
     spec: ReplicaSpec, runner: ReplicaRunner, server: RpcServer, roles: Mapping[str, Mapping[str, int]]
 ) -> dict[str, object]:
-    """Return the answer to ``replica_metrics``; readers ignore names that they do not know.
+    """Return the reply to ``replica_metrics``; readers ignore names that they do not know.
 
-    ``roles``: the figures of the leader's roles, by their kinds.
+    ``roles``: the metrics of the leader's roles, by kind.
     """
     log, machine = runner.log, runner.machine
     cleaner = None if runner.cleaner is None else runner.cleaner.figures()

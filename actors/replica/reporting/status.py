@@ -1,4 +1,4 @@
-"""Status of one replica for operators, as plain values, and what its heartbeats say. Pure; used by its shell."""
+"""Status of one replica for operators, as plain values, and the content of its heartbeats. Used by its shell."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.controller import SessionHeartbeatRequest
 
 DAMAGE_CHARACTERS: Final = 600
-"""Most characters of the damage that a heartbeat names."""
+"""Most characters of the damage text in a heartbeat."""
 
 
 def damage_of(runner: ReplicaRunner) -> str:
-    """Return the damage in the log that is not mended yet, as one sentence; empty = there is none.
+    """Return the damage in the log that is not repaired yet, as one sentence; empty = none.
 
-    A log that was set aside is mended when its replica is in sync again.
+    The damage of a log that was set aside counts as repaired when the replica is in the ISR again.
     """
     machine, damage = runner.machine, runner.damage
     if machine is None:
@@ -28,7 +28,7 @@ def damage_of(runner: ReplicaRunner) -> str:
 
 
 def heartbeat(runner: ReplicaRunner | None) -> SessionHeartbeatRequest:
-    """Return what a heartbeat of this replica reports, and remember it as reported."""
+    """Return the content of this replica's next heartbeat, and remember it as reported."""
     if runner is None:
         return SessionHeartbeatRequest()
     damage, is_mended = runner.damage.reported = _to_report(runner)
@@ -36,7 +36,7 @@ def heartbeat(runner: ReplicaRunner | None) -> SessionHeartbeatRequest:
 
 
 def has_reported(runner: ReplicaRunner) -> bool:
-    """Return whether a heartbeat has reported all that is known; while damage lasts, they go on with it."""
+    """Return whether heartbeats have nothing left to report; they report damage for as long as it lasts."""
     return not damage_of(runner) and runner.damage.reported == _to_report(runner)
 
 
@@ -47,7 +47,7 @@ def _to_report(runner: ReplicaRunner) -> tuple[str, bool]:
 
 
 def replica_status(spec: ReplicaSpec, runner: ReplicaRunner, settings: ReplicationSettings) -> dict[str, object]:
-    """Return role, offsets, ISR and the state of the disk; ``settings`` count until there is a machine."""
+    """Return role, offsets, ISR and the state of the disk; ``settings`` count until there is a state machine."""
     log, machine = runner.log, runner.machine
     scrub = None if runner.scrubber is None else runner.scrubber.figures()
     return {

@@ -1,4 +1,4 @@
-"""`raylog features`: the level of what the cluster may use while it is upgraded broker by broker."""
+"""`raylog features`: the cluster's feature level, which rises after all brokers have been upgraded."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from raylog.cli.output import show_done, show_json, show_table
 
 @click.group(cls=Commands)
 def features() -> None:
-    """Show and raise the cluster's feature level, after an upgrade."""
+    """Show the cluster's feature level, and raise it after an upgrade."""
 
 
 @features.command()
 @json_option()
 @cluster_options
 def show(target: Target, as_json: bool) -> None:
-    """Show the cluster's feature level, and the levels that each broker's release knows."""
+    """Show the cluster's feature level, and the levels that each broker's release supports."""
     from raylog.client.admin.admin import Admin
 
     with Admin(**target.client_arguments()) as admin:
@@ -36,7 +36,7 @@ def show(target: Target, as_json: bool) -> None:
 @json_option()
 @cluster_options
 def upgrade(target: Target, level: int | None, as_json: bool) -> None:
-    """Let the cluster use what the brokers' newer release brings. It cannot be taken back."""
+    """Let the cluster use what the brokers' newer release brings. This cannot be undone."""
     from raylog.client.admin.admin import Admin
 
     with Admin(**target.client_arguments()) as admin:

@@ -61,8 +61,9 @@ def start(
 ) -> None:
     """Start a cluster on this machine, or bring one back from its data directory.
 
-    Joins the Ray cluster of this machine. When there is none (or with --address local) a Ray node is started first,
-    which `raylog stop` ends again. On a Ray cluster whose nodes offer the resource `raylog`, each gets one broker.
+    Joins the Ray cluster of this machine. When there is none (or with --address local), a Ray node is started first,
+    which `raylog stop` ends again. On a Ray cluster whose nodes offer the resource `raylog`, each of them gets one
+    broker.
     """
     settings = pairs("--config", config)
     root = data_dir.absolute()
@@ -159,7 +160,7 @@ def _bring_up(
 
 
 def _facts(cluster: Cluster, root: Path, own: OwnRay | None) -> dict[str, Any]:
-    """Where a cluster that has started is found."""
+    """The addresses of a cluster that has started, for JSON. Warns of settings and variables that do not fit it."""
     import ray
 
     from raylog.rpc.auth.secret_files import CLIENT_FILE
@@ -189,7 +190,7 @@ def _facts(cluster: Cluster, root: Path, own: OwnRay | None) -> dict[str, Any]:
 
 
 def _addresses(facts: dict[str, Any]) -> list[str]:
-    """The same as a person reads it, with what a shell needs."""
+    """The same addresses as lines for a person, with the variables to set in a shell."""
     pid = facts["ray_pid"]
     lines = [f"Raylog runs, with its data in {facts['data_dir']}."]
     lines += [
@@ -258,7 +259,7 @@ def stop(
 ) -> None:
     """Stop the cluster, or one broker of it; the data stays, and `raylog start` brings it back.
 
-    Ray is ended only when `raylog start` had started it for this data directory, and not with --broker.
+    Ray is ended too if `raylog start` has started it for this data directory, but not with --broker.
     """
     if nodes and (broker is not None or keep_ray):
         raise click.UsageError("--nodes ends Ray on the other machines; it goes with neither --broker nor --keep-ray")
@@ -306,7 +307,7 @@ def stop(
 
 
 def _end_other_nodes(timeout_s: float) -> list[str]:
-    """End them, and return which have ended."""
+    """End Ray on the other machines, report those that remain, and return those that have ended."""
     from raylog.launch.ending.other_nodes import end_other_nodes
 
     found = end_other_nodes(timeout_s)

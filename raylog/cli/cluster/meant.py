@@ -1,6 +1,6 @@
-"""Whether the cluster that a command would change is the one that its user means, and what to do where it is not.
+"""Checks that a command changes the cluster that its user means, and errors that say what to do if it does not.
 
-Used by commands that cannot be undone, and where an address leads nowhere. Imports Ray when a function is called.
+Used by commands that cannot be undone, and when no broker answers at an address. Imports Ray when a function is called.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ CONNECT_TIMEOUT_S: Final = 3.0
 
 
 def require_own(address: str | None, data_dir: Path) -> None:
-    """Raise UsageError unless the cluster of the Ray that was joined was named, by `--address` or by its directory.
+    """Raise UsageError unless the user named the cluster that was joined, by `--address` or by its data directory.
 
-    Without either, look-ups may show whatever cluster runs on this machine; nothing of it is stopped or deleted.
+    Without either, a command may show whatever cluster runs on this machine, but may not stop or delete anything of it.
     """
     from raylog.launch.controller_calls import running_folder
 
@@ -35,7 +35,7 @@ def require_own(address: str | None, data_dir: Path) -> None:
 
 
 def require_an_answer(bootstrap: str, data_dir: Path) -> None:
-    """Raise ConnectionFailed at once when no broker listens: a client would retry for half a minute, like a service."""
+    """Raise ConnectionFailed at once when no broker listens there; a client would retry for half a minute."""
     from raylog.client.cluster.discovery import parse_bootstrap
 
     if any(_answers(host, port) for host, port in parse_bootstrap(bootstrap)):
@@ -57,7 +57,7 @@ def require_an_answer(bootstrap: str, data_dir: Path) -> None:
 
 
 def _brokers_in(data_dir: Path) -> list[tuple[str, int]]:
-    """Where the embedded brokers of a directory listened when they last started."""
+    """The (host, port) at which the embedded brokers of a data directory listened when they last started."""
     from raylog.actors.listening import KEPT_FILE, PORT_KEY, kept_values, listeners_in
     from raylog.core.configuration.listeners import native_binding
     from raylog.core.errors import RaylogError

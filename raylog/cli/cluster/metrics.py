@@ -13,7 +13,7 @@ from raylog.cli.output import show_json
 def metrics() -> None:
     """Print a Grafana page and Prometheus alert rules for clusters.
 
-    The figures themselves are on port 9404 of each node (metrics.port), at /metrics.
+    The metrics themselves are at port 9404 of each node (metrics.port), path /metrics.
     """
 
 

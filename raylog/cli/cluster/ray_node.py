@@ -1,8 +1,8 @@
-"""A Ray node of this machine's own: started, found again, joined and ended by the command line.
+"""The Ray node that the command line starts on this machine, finds again, joins and ends.
 
-`raylog start` runs `ray start --head --block` as a process of its own session when no Ray is here. That one process
-holds the node together: ending it ends the node and nothing else. Its id, with its start time (so that a reused id is
-never mistaken for it), is in `ray.json` in the data directory. Imports Ray only to join it.
+When no Ray runs here, `raylog start` runs `ray start --head --block` as a process in a session of its own. Ending that
+one process ends the node and nothing else. The file `ray.json` in the data directory has its process id and start time;
+the latter, so that a reused id is not mistaken for it. Imports Ray only to join it.
 """
 
 from __future__ import annotations
@@ -45,12 +45,13 @@ POLL_S: Final = 0.05
 logger = logging.getLogger(__name__)
 _ADDRESS = re.compile(r"ray start --address='([^']+)'")
 _children: list[subprocess.Popen[bytes]] = []
-"""Nodes started by this process, kept so that none is reported as forgotten; they are meant to outlive it."""
+"""Processes of nodes that this process has started. Python would warn of each that is dropped while it runs, but they
+are meant to outlive this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnRay:
-    """The Ray node that `raylog start` made: the process that holds it, and where it answers."""
+    """The Ray node that `raylog start` has started: its process, and its address."""
 
     pid: int
     began: int
@@ -58,7 +59,7 @@ class OwnRay:
     address: str
 
     def is_running(self) -> bool:
-        """Whether the process lives, and is the one that was started."""
+        """Whether the process runs, and is the one that was started."""
         return process_began(self.pid) == self.began
 
 
@@ -98,9 +99,9 @@ def start_node(data_dir: Path, *, dashboard: bool = False) -> OwnRay:
 
 
 def end_started(process: subprocess.Popen[bytes], timeout_s: float) -> None:
-    """End a node that was started in a session of its own: by request, then by force with all that it has started.
+    """End a node that was started in a session of its own: with SIGTERM, then with SIGKILL to its whole session.
 
-    Raises nothing for one that takes its time: why the start failed is the error that counts.
+    A node that does not end in time is only logged: the error that matters is why the start failed.
     """
     process.terminate()
     try:
@@ -127,7 +128,7 @@ def _wait_for_address(process: subprocess.Popen[bytes], log_path: Path) -> str:
 
 
 def why_not_started(output: str, log_path: Path) -> str:
-    """Return the sentence for a Ray that has ended: its last line, or that it had no room for one."""
+    """Return the sentence for a Ray that has ended during its start: the disk is full, or its last line of output."""
     free = shutil.disk_usage(log_path.parent).free
     if free < DISK_FULL_BYTES:
         return f"Ray did not start: the disk of {log_path.parent} is full ({free} bytes are free). Free some space."
@@ -138,7 +139,8 @@ def why_not_started(output: str, log_path: Path) -> str:
 def _node_environment() -> dict[str, str]:
     """The environment of the node.
 
-    A `java` for Spark is on its path; no variable leads to another Ray; servers do not run at lower priority.
+    It has a `java` for Spark on its path, no variable that leads to another Ray, and a setting that keeps Ray's workers
+    at normal priority, because Raylog's servers are workers.
     """
     from raylog.client.cluster.ray_session import NICENESS_VARIABLE, WORKER_NICENESS
     from raylog.spark.java import put_on_path_for_ray
@@ -149,7 +151,7 @@ def _node_environment() -> dict[str, str]:
 
 
 def _ensure_token() -> None:
-    """Have Ray make the token that protects its ports, as `ray.init()` does; `ray start` does not."""
+    """Let Ray make the token that protects its ports: `ray.init()` makes one, `ray start` does not."""
     if not os.environ.get("RAY_AUTH_MODE") and not _has_token():
         command = [sys.executable, "-P", "-m", "ray.scripts.scripts", "get-auth-token", "--generate"]
         # It prints the token: not shown.
@@ -158,7 +160,7 @@ def _ensure_token() -> None:
 
 
 def stop_node(own: OwnRay, data_dir: Path) -> None:
-    """End the recorded node, and only it, and wait until it has stopped. Raises StartFailed when it does not end."""
+    """End the recorded node, and only it, and wait until it has ended. Raises StartFailed when it does not end."""
     if own.is_running():
         os.kill(own.pid, signal.SIGTERM)
         if not _wait_until(lambda: not own.is_running(), STOP_TIMEOUT_S):
@@ -171,7 +173,7 @@ def stop_node(own: OwnRay, data_dir: Path) -> None:
 
 
 def _forget_address(address: str) -> None:
-    """Remove this node's address from Ray's note for "auto": Ray waits for minutes for a lost node."""
+    """Remove this node's address from Ray's note for "auto": Ray would wait minutes for a node that has ended."""
     note = _address_note()
     try:
         if note.read_text(encoding="utf-8").strip() == address:
@@ -181,9 +183,10 @@ def _forget_address(address: str) -> None:
 
 
 def find(address: str | None, data_dir: Path) -> str | None:
-    """Address of the Ray cluster that is meant: the given one, that of this data directory, one that runs here.
+    """Address of the Ray cluster to use: the given one, else that of this data directory, else one that runs here.
 
-    Raises NoClusterFound for one that cannot be read: it comes from the variable, as options are checked before.
+    None: there is none. Raises NoClusterFound for an address that cannot be parsed; it comes from the variable
+    RAY_ADDRESS, because options were checked before.
     """
     from raylog.client.cluster.ray_session import ENV_ADDRESS, require_ray_address, running_ray_address
 
@@ -201,7 +204,7 @@ def find(address: str | None, data_dir: Path) -> str | None:
 
 
 def join(address: str | None, data_dir: Path) -> str:
-    """Connect this process to the Ray cluster that is meant; returns its address. Raises NoClusterFound."""
+    """Connect this process to the Ray cluster that `find` finds; returns its address. Raises NoClusterFound."""
     found = find(address, data_dir)
     if found is None:
         raise NoClusterFound(NO_CLUSTER)
@@ -224,7 +227,7 @@ def join(address: str | None, data_dir: Path) -> str:
                 logging_level=logging.ERROR,
             )
             if threading.current_thread() is threading.main_thread() and before is not None:
-                # Ray has its own handler write a trace of C++ frames: a service manager's SIGTERM is no crash.
+                # Ray's handler would write a trace of C++ frames, but a service manager's SIGTERM is no crash.
                 signal.signal(signal.SIGTERM, before)
         except ConnectionError as error:
             raise NoClusterFound(
@@ -234,16 +237,16 @@ def join(address: str | None, data_dir: Path) -> str:
 
 
 class _NoFolders(list[str]):
-    """Stays empty, whatever Ray adds."""
+    """A list that stays empty, whatever Ray adds to it."""
 
     def extend(self, folders: Iterable[str]) -> None:
         """Add nothing."""
 
 
 def _job_without_folders() -> JobConfig:
-    """A job whose workers import nothing from the folder where the command runs: they are Raylog's own.
+    """A job whose workers import nothing from the folder where the command runs.
 
-    Ray would put that folder first on their path, where a user's `grp.py` stands in for Python's.
+    Ray would put that folder first on their path, and a user's `grp.py` there would replace Python's.
     """
     from ray.job_config import JobConfig
 
@@ -253,7 +256,7 @@ def _job_without_folders() -> JobConfig:
 
 
 def _is_of_this_machine(address: str, data_dir: Path) -> bool:
-    """Whether this Ray was started here, or is noted on this machine: only these get the user's token by default."""
+    """Whether this Ray was started on this machine, by its notes: only such a Ray gets the user's token by default."""
     own = recorded(data_dir)
     if (own is not None and own.address == address) or noted_address(data_dir) == address:
         return True
@@ -264,7 +267,7 @@ def _is_of_this_machine(address: str, data_dir: Path) -> bool:
 
 
 def _address_note() -> Path:
-    """Where Ray notes the address of the last cluster that was started here."""
+    """The file in which Ray notes the address of the last cluster that was started here."""
     from raylog.client.cluster.ray_session import ADDRESS_FILE
 
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray" / ADDRESS_FILE
@@ -289,7 +292,7 @@ def _answers(address: str) -> bool:
 
 
 def _require_tls_there(address: str) -> None:
-    """Raise NoClusterFound where this shell has TLS and that Ray has not: Ray would try for minutes, line by line."""
+    """Raise NoClusterFound where this shell uses TLS and that Ray does not: `ray.init` would retry for minutes."""
     from raylog.rpc.auth.tls import tls_is_on
     from raylog.rpc.client import NOT_TLS
 
@@ -307,7 +310,7 @@ def _require_tls_there(address: str) -> None:
                 f"Ray at {address} does not speak TLS, and this shell does: `unset RAY_USE_TLS`, or start Ray with it."
             ) from error
     except OSError:
-        pass  # Ray says what it is
+        pass  # `ray.init` will report it
 
 
 def _wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -22,7 +22,7 @@ client_option = click.option("--client", is_flag=True, help="The clients' secret
 
 @click.group(cls=Commands)
 def secret() -> None:
-    """Change a secret: `change` adds a new value, `finish` removes the old one. Nothing is stopped."""
+    """Change a secret while everything runs: `change` adds a new value, `finish` removes the old one."""
 
 
 @secret.command()
@@ -63,7 +63,7 @@ def finish(data_dir: Path, client: bool, as_json: bool) -> None:
 
 
 def _values(data_dir: Path, client: bool) -> tuple[Path, tuple[bytes, ...]]:
-    """Return the file and what it holds."""
+    """Return the file of the secret and its values, the newest first. Raises UsageError, DataDirectoryError."""
     from raylog.rpc.auth.secret_files import CLIENT_FILE, CLUSTER_FILE, SecretFileError, make_secrets, read_values
 
     root = data_dir.absolute()
@@ -71,7 +71,7 @@ def _values(data_dir: Path, client: bool) -> tuple[Path, tuple[bytes, ...]]:
         raise click.UsageError(f"{root} holds no secret; give the directory that `raylog start` was run with")
     path = root / (CLIENT_FILE if client else CLUSTER_FILE)
     try:
-        make_secrets(root)  # of a directory from before there were two
+        make_secrets(root)  # for a directory from before clients had a secret of their own
         return path, read_values(path)
     except SecretFileError as error:
         raise DataDirectoryError(str(error)) from None

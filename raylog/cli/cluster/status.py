@@ -19,9 +19,9 @@ BROKER_STYLE = {"online": "", "stopped": "yellow", "offline": "bold red"}
 STYLE = {"ok": "", "asleep": "dim", "under-replicated": "red", "offline": "bold red"}
 PAGES_TIMEOUT_S = 5.0
 DISK_FULL_BYTES = 1 << 20
-"""With less room than for a batch of the default size a disk counts as full, as for /readyz."""
+"""A disk counts as full when it has no room for a batch of the default size, as for /readyz."""
 ROWS_MAX = 200
-"""Partitions that the table names; of a larger cluster those that are not as they should be, and counts."""
+"""Most partitions in the table; for a larger cluster it shows only those that are offline or under-replicated."""
 
 
 @click.command(cls=PlainCommand)
@@ -31,8 +31,8 @@ ROWS_MAX = 200
 def status(ctx: click.Context, target: Target, as_json: bool) -> None:
     """Show brokers, topics, leaders and in-sync replicas.
 
-    Exit code 1 when a broker is offline, unless it was stopped on purpose, a partition has no leader, a log is damaged
-    and not copied again yet, or the disk of a broker on this machine is full.
+    The exit code is 1 when a broker is offline that was not stopped on purpose, when a partition has no leader, when a
+    log is damaged and not copied again yet, or when the disk of a broker on this machine is full.
     """
     found = judged(_fetch_status(target))
     found["full_disks"] = full_disks(target.data_dir)
@@ -50,7 +50,7 @@ def status(ctx: click.Context, target: Target, as_json: bool) -> None:
 
 
 def full_disks(data_dir: Path) -> list[list[Any]]:
-    """Folder, free and total bytes of each broker on this machine whose disk has no room."""
+    """Folder, free and total bytes of each broker on this machine whose disk is full."""
     found = []
     for folder in sorted(data_dir.glob("broker*")):
         try:
@@ -63,7 +63,7 @@ def full_disks(data_dir: Path) -> list[list[Any]]:
 
 
 def metrics_facts() -> dict[str, list[str]]:
-    """Where the nodes serve their metrics, and the addresses that another program has."""
+    """Where the nodes serve their metrics, and the addresses of which another program has the port."""
     from raylog.launch.replica_reports import metrics_pages
 
     served, taken = metrics_pages(PAGES_TIMEOUT_S)
@@ -71,7 +71,7 @@ def metrics_facts() -> dict[str, list[str]]:
 
 
 def metrics_lines(pages: dict[str, list[str]]) -> list[str]:
-    """Where Prometheus finds the metrics, or that there are none, and why."""
+    """Lines that say where Prometheus finds the metrics, or why there are none."""
     lines = [f"Metrics: {place}" for place in pages["served"]]
     lines += [
         f"Metrics: none at {place}, because another program has this port; `raylog start --config metrics.port=...` on "
@@ -100,7 +100,7 @@ def _fetch_status(target: Target) -> dict[str, Any]:
 
 
 def plain_partition(one: PartitionInfo) -> dict[str, Any]:
-    """A partition as the controller and JSON show it."""
+    """A partition in the form of the controller's status, which is also that of JSON."""
     return {
         "partition": one.partition,
         "leader": one.leader,
@@ -114,7 +114,7 @@ def plain_partition(one: PartitionInfo) -> dict[str, Any]:
 
 
 def judged(status: dict[str, Any]) -> dict[str, Any]:
-    """The same state, with its deviations from the normal state."""
+    """The status, with lists of the brokers and partitions that are not as they should be."""
     partitions = [(f"{topic}-{item['partition']}", item) for topic, all_ in status["topics"].items() for item in all_]
     return {
         **status,
@@ -151,7 +151,7 @@ def condition(partition: dict[str, Any]) -> str:
 
 def _draw(found: dict[str, Any]) -> None:
     brokers = found["brokers"]
-    # An earlier release's controller does not report them.
+    # The controller of an earlier release does not report replica_counts.
     counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
     show_table(
         f"Cluster {found['cluster_id']}",
@@ -200,7 +200,7 @@ def _draw(found: dict[str, Any]) -> None:
 
 
 def _draw_remarks(found: dict[str, Any]) -> None:
-    """What is not as it should be, a line each."""
+    """Print a line for everything that is not as it should be."""
     for name, key in (("offline", "offline_partitions"), ("under-replicated", "under_replicated_partitions")):
         if found[key]:
             click.echo(
@@ -220,7 +220,7 @@ def _draw_remarks(found: dict[str, Any]) -> None:
 
 
 def voters_line(voters: dict[str, Any]) -> str:
-    """Which brokers keep the metadata log, and how many more could."""
+    """Which brokers keep the metadata log, and whether more could."""
     held, most = voters["voters"], voters["max"]
     line = f"Metadata log: on brokers {listed(held)}"
     if len(held) >= most:
@@ -229,7 +229,7 @@ def voters_line(voters: dict[str, Any]) -> str:
 
 
 def warn_of_unclean(partitions: list[list[Any]]) -> None:
-    """Say which partitions were once led by a replica that may have lacked acknowledged records."""
+    """Print which partitions had an unclean election, after which acknowledged records may be missing."""
     for name, epoch in partitions[:10]:
         click.echo(f"{name}: leader epoch {epoch} began with an unclean election; acknowledged records may be missing.")
     if len(partitions) > 10:

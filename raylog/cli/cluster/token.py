@@ -1,4 +1,4 @@
-"""`raylog token`: make a token for a job or another cluster, and show what one grants."""
+"""`raylog token`: make a token for a job or another cluster, and show what a token grants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def _duration(context: click.Context, option: click.Parameter, text: str) -> float:
-    """Read a time with its unit; raises BadParameter."""
+    """Parse a time with its unit ("90s", "12h") into seconds. Raises BadParameter."""
     unit_s = UNITS_S.get(text.strip()[-1:])
     number = text.strip()[:-1]
     if unit_s is None or not number.isdecimal() or not int(number):
@@ -60,8 +60,8 @@ def create(
 ) -> None:
     """Print a token in one line: for `token=` of a client, RAYLOG_TOKEN, or the option raylog.token of Spark.
 
-    It is computed from the secret and stored nowhere. It cannot be revoked alone: `raylog secret change --client` and
-    `finish` end every token.
+    It is computed from the secret and stored nowhere. A single token cannot be revoked: `raylog secret change --client`
+    and `finish` end all tokens.
     """
     from raylog.client.admin.admin import Admin
     from raylog.client.admin.tokens import describe_token
@@ -96,9 +96,9 @@ def _granted(found: TokenDescription) -> dict[str, object]:
 )
 @json_option()
 def show(text: str, token_file: Path | None, as_json: bool) -> None:
-    """Show what a token grants, and until when. Whether its key is right, only its cluster knows.
+    """Show what a token grants, and until when. Only its cluster can check whether its key is right.
 
-    TOKEN "-" is read from the standard input: an argument is seen in `ps`, and kept by the shell.
+    With TOKEN "-" the token is read from standard input: `ps` and the shell's history show arguments.
     """
     from raylog.client.admin.tokens import describe_token
 

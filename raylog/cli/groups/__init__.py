@@ -1,1 +1,1 @@
-"""`raylog group`: ``command.py`` its commands, ``description.py`` what `describe` shows of a group."""
+"""`raylog group`: ``command.py`` has its commands, ``description.py`` what `describe` shows of a group."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 TYPES: Final = [each.value for each in GroupType]
 STATES: Final = list(dict.fromkeys(state for each in STATES_BY_TYPE.values() for state in each))
 NOT_DONE: Final = 1
-"""Exit code where some members were not removed."""
+"""Exit code when some members were not removed."""
 
 
 @click.group(cls=Commands)
@@ -92,10 +92,10 @@ def list_(target: Target, states: tuple[str, ...], types: tuple[str, ...], as_js
 @json_option("As JSON: everything.")
 @cluster_options
 def describe(target: Target, name: str, state: bool, members: bool, offsets: bool, as_json: bool) -> None:
-    """Show state, members, committed offsets and lag of a group, or those that are chosen.
+    """Show state, members, committed offsets and lag of a group, or the parts that are chosen.
 
-    Members of the consumer protocol are shown with their epochs, and with what the coordinator leads them to. The lag
-    is shown in records, and in seconds since the oldest record that the group has not read was made.
+    Members of the consumer protocol are shown with their epochs and their target assignment. The lag is shown in
+    records, and in seconds since the timestamp of the oldest record that the group has not read.
     """
     chosen = [each for each, is_chosen in zip(Section, (state, members, offsets), strict=True) if is_chosen]
     sections = chosen or list(Section)
@@ -115,7 +115,7 @@ def describe(target: Target, name: str, state: bool, members: bool, offsets: boo
 @json_option()
 @cluster_options
 def delete_offsets(target: Target, name: str, topic: str, partitions: tuple[int, ...], as_json: bool) -> None:
-    """Delete the offsets that a group has committed for a topic; no member may subscribe to it."""
+    """Delete the offsets that a group has committed for a topic. No member may be subscribed to it."""
     target.require_own()
     with _admin(target.client_arguments()) as admin:
         found = admin.describe_group(name)
@@ -162,9 +162,9 @@ def reset_offsets(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    """Move the offsets of a group without members: all that are named, or none.
+    """Move the committed offsets of a group without members: all that are named, or none.
 
-    As Kafka's tool: without --execute it shows what would change, and changes nothing.
+    As with Kafka's tool, without --execute the command shows what would change, and changes nothing.
     """
     if execute and dry_run:
         raise click.UsageError("--execute and --dry-run say different things; give one of them")
@@ -262,7 +262,7 @@ def remove_members(
 @json_option()
 @cluster_options
 def set_offset(target: Target, name: str, topic: str, partition: int, offset: int, as_json: bool) -> None:
-    """Commit an offset for a group without members; what a transaction has pending there is dropped."""
+    """Commit an offset for a group without members. An offset that a transaction has pending there is dropped."""
     with _admin(target.client_arguments()) as admin:
         admin.alter_group_offsets(name, {TopicPartition(topic, partition): offset})
     show_done(

@@ -1,4 +1,4 @@
-"""What `raylog group describe` shows of a group: its state, its members, its offsets; as tables or as JSON.
+"""What `raylog group describe` shows of a group: its state, its members and its offsets, as tables or as JSON.
 
 Kafka's tool has `--state`, `--members` and `--offsets` for the same three sections.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Section(Enum):
-    """A part of a description, by the option that chooses it."""
+    """A part of a description; the value is the name of the option that chooses it."""
 
     STATE = "state"
     MEMBERS = "members"
@@ -44,7 +44,7 @@ def _epochs(member: MemberDescription) -> dict[str, object]:
 
 
 def plain(found: GroupDescription, rows: list[dict[str, Any]]) -> dict[str, object]:
-    """The whole description, with the rows of `progress`."""
+    """The whole description for JSON, with the rows of `progress`."""
     return {
         "group": found.group_id,
         "state": found.state,
@@ -159,7 +159,7 @@ def _show_offsets(found: GroupDescription, rows: list[dict[str, Any]]) -> None:
 
 
 def _places(partitions: Iterable[TopicPartition]) -> str:
-    """Partitions as `topic:0,2`, the form in which commands take them."""
+    """Partitions as `topic:0,2`, the form in which options take them."""
     numbers: dict[str, list[str]] = {}
     for each in sorted(partitions):
         numbers.setdefault(each.topic, []).append(str(each.partition))

@@ -1,1 +1,1 @@
-"""`raylog perf`: load from this process, measured."""
+"""`raylog perf`: makes load in this process, and measures it."""

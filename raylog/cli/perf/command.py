@@ -1,4 +1,4 @@
-"""`raylog perf produce` and `raylog perf consume`: arguments and output of Kafka's perf tools."""
+"""`raylog perf produce` and `raylog perf consume`, with the arguments and the output of Kafka's perf tools."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def perf_produce(
 ) -> None:
     """Send records and print throughput and latency, as kafka-producer-perf-test does.
 
-    Latency counts from the moment a record was meant to be sent: with --throughput, from its place in the schedule.
+    With --throughput, the latency of a record counts from the moment when it was due, not when it was sent.
     """
     if throughput == 0:
         raise click.UsageError("--throughput is a number of records a second, or -1 for no limit, not 0")
@@ -120,7 +120,7 @@ def _complain_of_failures(load: Load) -> None:
 def chosen_payloads(
     size: int | None, path: Path | None, delimiter: str, monotonic: bool, remark: Callable[[str], object]
 ) -> Iterator[bytes]:
-    """The payloads that the options select; raises UsageError unless exactly one of the three does."""
+    """The payloads that the options select. Raises UsageError unless exactly one of the three options is given."""
     from raylog.cli.perf.load import counting_payloads, file_payloads, random_payloads
 
     if (size is not None) + (path is not None) + monotonic != 1:
@@ -134,11 +134,11 @@ def chosen_payloads(
 
 
 def merged(option: str, props: tuple[str, ...], config_file: Path | None, client_id: str) -> dict[str, Any]:
-    """The client's keys: those of the file, then those of the line, without the ones that only Java has."""
+    """The client's configuration. Keys of the command line win over the file's; Java's serializers are left out."""
     config: dict[str, Any] = {"client.id": client_id}
     config |= read_properties(config_file) if config_file is not None else {}
     config |= pairs(option, props)
-    # Kafka's own files name the classes that turn objects into bytes; here payloads are bytes already.
+    # Kafka's own files name Java classes that turn objects into bytes; here payloads are bytes already.
     for name in ("key.serializer", "value.serializer", "key.deserializer", "value.deserializer"):
         if "." in str(config.get(name, "")):
             del config[name]
@@ -206,7 +206,7 @@ def perf_consume(
 
 
 class Reading:
-    """Polls a topic and counts records, bytes, and the time without any partition (joining, rebalancing)."""
+    """Polls a topic and counts records, bytes, and the time without partitions (while joining or rebalancing)."""
 
     def __init__(
         self, consumer: Consumer, topic: str, print_line: Callable[[str], object], *, as_json: bool = False
@@ -232,7 +232,10 @@ class Reading:
         self._join_began_ms = time.time() * 1000
 
     def read(self, messages: int, polled: int, timeout_ms: int, interval_ms: int | None) -> None:
-        """Poll until there are enough records, or none came for too long."""
+        """Poll until there are `messages` records, or none came for `timeout_ms`; at most `polled` records at once.
+
+        `interval_ms`: print a line so often; None = never.
+        """
         last_ms = reported_ms = self.start_ms
         reported = (0, 0)
         while self.count < messages and self.end_ms - last_ms <= timeout_ms:
@@ -258,6 +261,6 @@ class Reading:
 def bytes_of(records: list[Record]) -> int:
     """Bytes of keys and values together; null counts nothing."""
     return sum(
-        sum(map(len, filter(None, map(attrgetter(name), records))))  # without a Python statement per record
+        sum(map(len, filter(None, map(attrgetter(name), records))))  # faster than a Python statement per record
         for name in ("key", "value")
     )

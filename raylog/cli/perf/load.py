@@ -1,7 +1,7 @@
 """The load of `raylog perf produce`: one `Producer.send` per record, at a fixed rate or as fast as it goes.
 
-Latency costs one look at the clock per record. With a rate, it counts from the moment at which the record was meant to
-be sent: a stall then shows in every record that had to wait for it, not only in the one that was being sent.
+Measuring the latency reads the clock once per record. With a rate, latency counts from the moment when the record was
+due: so a stall shows in every record that had to wait for it, not only in the one that was being sent.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ clock = time.perf_counter
 
 
 class Run:
-    """Consecutive records that went into one batch: when each was sent, their size, and when all were stored."""
+    """Consecutive records of one batch: when each was sent, their size in bytes, and when all were stored (seconds)."""
 
     __slots__ = ("_ended", "done_s", "error", "is_steady", "sent_s", "size")
 
@@ -40,7 +40,7 @@ class Run:
         self.error: BaseException | None = None
 
     def end(self, future: SendFuture) -> None:
-        """The batch is done. On the client's thread: the counting is left to the thread that sends."""
+        """Note that the batch is done. Runs on the client's thread, so the thread that sends does the counting."""
         self.done_s = clock()
         self.error = future.exception(0)
         self._ended.append(self)
@@ -63,7 +63,7 @@ class Load:
         self.first_error: BaseException | None = None
 
     def send(self, payloads: Iterator[bytes], count: int) -> None:
-        """Send so many records; counts those stored meanwhile."""
+        """Send so many records, and count those that are stored meanwhile."""
         send, topic, ended = self._producer.send, self._topic, self._ended
         pace_s = 1 / self._throughput if self._throughput > 0 else 0.0
         began_s, first = self._began_s, self._sent
@@ -78,7 +78,7 @@ class Load:
                     time.sleep(due_s - now_s)
                 now_s = due_s
             future = send(topic, payload)
-            # The batch is what records share; a run ends where the next record went into another one.
+            # A run has the records of one batch, so it ends where the next record goes into another batch.
             if future._batch is not batch:
                 self._count()
                 batch = future._batch
@@ -107,7 +107,7 @@ class Load:
 
 
 def random_payloads(size: int) -> Iterator[bytes]:
-    """Endless payloads of random capital letters; a pool of them is made beforehand and goes round."""
+    """Endless payloads of random capital letters, from a pool that is made beforehand and repeated."""
     chance = random.Random(0)
     count = max(1, min(POOL_RECORDS, POOL_BYTES // size))
     letters = bytes(range(65, 91)) * 9  # 234 letters; the rest of the 256 byte values get letters as well

@@ -1,7 +1,7 @@
-"""The numbers of `raylog perf`, counted and printed as Kafka's perf tools do. Pure but for the clock it is given.
+"""The numbers of `raylog perf`, counted and printed as Kafka's perf tools do. Pure: times are arguments.
 
-A MB is 2**20 bytes. Latencies are kept per run: consecutive records that travel in one batch are acknowledged at one
-moment, so a run needs one look at the clock at its end, and one per record at its beginning.
+A MB is 2**20 bytes. Latencies are added per run: consecutive records of one batch are acknowledged at the same moment,
+so a run has one end time, and a send time for each record.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Print = Callable[[str], object]
 class Latencies:
     """Count, bytes, sum and maximum of all records, and an even sample of latencies for the percentiles.
 
-    Times are in seconds, of the clock of the caller; what is printed is in milliseconds.
+    Times are in seconds of the caller's clock; printed latencies are in milliseconds.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Latencies:
         digits: int = 0,
         as_json: bool = False,
     ) -> None:
-        """`expected` records decide how densely is sampled; `digits` is how many decimals percentiles have."""
+        """`expected`: the number of records, which decides how many of them are sampled; `digits`: of percentiles."""
         self._as_json = as_json
         self._began_s = began_s
         self._print = print_line
@@ -60,7 +60,7 @@ class Latencies:
         self._window_max_s = 0.0
 
     def add_run(self, sent_s: Sequence[float], done_s: float, size: int) -> None:
-        """Records of `size` bytes together, sent (or due) at the ascending times, all stored at `done_s`."""
+        """Add records of `size` bytes in all, sent (or due) at these ascending times, and all stored at `done_s`."""
         count = len(sent_s)
         if not count:
             return
@@ -95,7 +95,7 @@ class Latencies:
         )
 
     def print_total(self, now_s: float) -> None:
-        """Print the last line; a run without a single stored record has no latencies."""
+        """Print the summary; without a stored record it has no latencies."""
         elapsed_s = max(now_s - self._began_s, 1e-9)
         if self._as_json:
             figures = _figures(elapsed_s, self.count, self.bytes, self._sum_s, self._max_s)
@@ -114,7 +114,7 @@ class Latencies:
         self._print(f"{line}.")
 
     def percentiles_ms(self) -> list[float]:
-        """The latencies below which the shares of `PERCENTILES` of the sample lie, in milliseconds."""
+        """The latencies at the shares of `PERCENTILES`, from the sample, in milliseconds."""
         ordered = sorted(self._samples)
         last = len(ordered) - 1
         return [ordered[min(int(share * len(ordered)), last)] * 1000 for share, _ in PERCENTILES]
@@ -146,7 +146,7 @@ def consumer_time(ms: float) -> str:
 
 
 def consumer_total(start_ms: float, end_ms: float, size: int, count: int, join_ms: float) -> str:
-    """The one line of `perf consume`."""
+    """The line that `perf consume` prints at its end."""
     elapsed_s = max(end_ms - start_ms, 1) / 1000
     fetch_ms = max(end_ms - start_ms - join_ms, 0)
     return (
@@ -170,7 +170,7 @@ def consumer_detail(
 def consumer_row(
     row: str, start_ms: float, end_ms: float, size: int, count: int, new: tuple[int, int], join_ms: float
 ) -> str:
-    """The same as a line of JSON: totals, and the rates of what is `new` since `start_ms`."""
+    """The same as a line of JSON: totals, and the rates of what is `new` (bytes, records) since `start_ms`."""
     elapsed_s, fetch_s = max(end_ms - start_ms, 1) / 1000, max(end_ms - start_ms - join_ms, 0) / 1000
     return json_line(
         {
@@ -204,6 +204,6 @@ def metric_lines(group: str, client_id: str, metrics: Mapping[str, float]) -> li
 
 
 def metrics_row(client_id: str, metrics: Mapping[str, float]) -> str:
-    """The same as a line of JSON; null is not known yet."""
+    """The same as a line of JSON; null = not known yet."""
     found = {name: value if math.isfinite(value) else None for name, value in sorted(metrics.items())}
     return json_line({"row": "metrics", "client_id": client_id, "metrics": found})

@@ -1,4 +1,4 @@
-"""`raylog consume`: records of a topic on standard output, as values, in a format of one's own, or as JSON lines."""
+"""`raylog consume`: records of a topic on standard output, as values, in a format of the user, or as JSON lines."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from raylog.client.types import Record
 
 ENDS = (signal.SIGTERM, signal.SIGHUP)
-"""A service manager ends a consumer, or its terminal closes: it commits and leaves its group then, as at Ctrl-C."""
+"""Signals at which the consumer commits and leaves its group, as at Ctrl-C: the end of its service or its terminal."""
 POLL_MS = 200
 POLL_RECORDS = 5_000
 ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
@@ -102,7 +102,7 @@ def consume(
 
     before = {number: signal.getsignal(number) for number in ENDS}
     for number in ENDS:
-        if before[number] is not signal.SIG_IGN:  # as nohup has it
+        if before[number] is not signal.SIG_IGN:  # nohup has SIGHUP ignored, which stays so
             signal.signal(number, signal.default_int_handler)
     count = 0
     try:
@@ -141,7 +141,10 @@ def _check_keys(config: dict[str, str]) -> None:
 def _take_up(
     consumer: Consumer, topics: tuple[str, ...], pattern: str | None, partition: int | None, place: Place | None
 ) -> None:
-    """Subscribe, or assign every partition and go to the place."""
+    """Subscribe; with a place or a partition, assign the partitions and seek to the place instead.
+
+    Raises UnknownTopicOrPartition.
+    """
     from raylog.core.errors import UnknownTopicOrPartition
     from raylog.core.ids import TopicPartition
 
@@ -172,7 +175,7 @@ def _take_up(
 
 
 def _polls(consumer: Consumer, timeout_ms: int | None, max_messages: int | None) -> Iterable[list[Record]]:
-    """Records as they come, until there were enough of them or none for too long."""
+    """Records as they come, until there are `max_messages`, or none has come for `timeout_ms` (None = no limit)."""
     left = max_messages
     last_s = time.monotonic()
     while left is None or left > 0:
@@ -188,7 +191,7 @@ def _polls(consumer: Consumer, timeout_ms: int | None, max_messages: int | None)
 
 
 def _written(consumer: Consumer, polls: Iterable[list[Record]], to_bytes: Formatter) -> Iterator[int]:
-    """Write records out; yields how many. Where that ends with an error, a group goes on behind what was flushed."""
+    """Write records; yields how many. After an error, a group continues behind the last flushed record."""
     from raylog.core.errors import RaylogError
     from raylog.core.ids import TopicPartition
 
@@ -199,7 +202,7 @@ def _written(consumer: Consumer, polls: Iterable[list[Record]], to_bytes: Format
             last = records[-1]
             ends[TopicPartition(last.topic, last.partition)] = last.offset + 1
             yield len(records)
-    except BaseException:  # of a pipe, of a format, Ctrl-C: the automatic commit leaves the whole last poll out
+    except BaseException:  # a closed pipe, a format, Ctrl-C: the automatic commit would leave out the whole last poll
         if ends and consumer.config.group_id and consumer.config.enable_auto_commit:
             try:
                 consumer.commit(ends)
@@ -215,7 +218,7 @@ def write_out(stream: BinaryIO, lines: Iterable[bytes]) -> None:
 
 
 def compile_format(template: str) -> Formatter:
-    """Turn a template into a function; raises UsageError for a field that does not exist."""
+    """Turn a template into a function from a record to bytes. Raises UsageError for an unknown field."""
     parts: list[Formatter] = []
     literal = b""
     at = 0

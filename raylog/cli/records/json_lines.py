@@ -18,7 +18,7 @@ FIELDS = ("topic", "partition", "offset", "timestamp_ms", "key", "key_base64", "
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A record to send; None is null, or what the line leaves to the producer."""
+    """A record to send; None = null for value and key, and otherwise left to the producer."""
 
     value: bytes | None
     key: bytes | None = None
@@ -27,7 +27,7 @@ class Line:
     timestamp_ms: int | None = None
     topic: str | None = None
     number: int = field(default=0, compare=False)
-    """Of the line in its file, from 1."""
+    """Number of the line in its file, from 1."""
 
 
 def write_line(record: Record) -> bytes:
@@ -45,7 +45,7 @@ def write_line(record: Record) -> bytes:
 
 
 def read_line(text: bytes) -> Line:
-    """The record of a line; its offset does not count. Raises ValueError with what is wrong."""
+    """The record of a line; its offset is ignored. Raises ValueError with what is wrong."""
     try:
         fields = json.loads(text)
     except ValueError as error:
@@ -71,7 +71,7 @@ def read_line(text: bytes) -> Line:
 
 
 def _bytes(fields: dict[str, Any], name: str) -> bytes | None:
-    """The bytes of a field: its text, or what its base64 stands for."""
+    """The bytes of a field: its text as UTF-8, or its base64 decoded. Raises ValueError."""
     encoded = f"{name}_base64"
     if fields.get(encoded) is not None:
         if fields.get(name) is not None:
@@ -107,6 +107,6 @@ def _headers(given: Any) -> tuple[tuple[str, bytes | None], ...] | None:
 def _number(fields: dict[str, Any], name: str) -> int | None:
     found = fields.get(name)
     if found is None or (isinstance(found, int) and not isinstance(found, bool)):
-        # A log may hold what no producer sends, such as -1 for a record without a time.
+        # A log may hold values that no producer sends, such as -1 for a record without a timestamp.
         return None if found is not None and found < 0 else found
     raise ValueError(f'"{name}" must be a whole number, not {found!r:.50}')

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from raylog.client.producer.futures import SendFuture
 
 UNCHECKED_MAX = 10_000
-"""Records in flight with an unchecked outcome; a failure is noticed at most so many records later."""
+"""Most records whose outcome is not checked yet: a failure is noticed at most so many records later."""
 REFUSED_KEYS = ("key.serializer", "value.serializer")
 
 
@@ -62,9 +62,9 @@ def produce(
 ) -> None:
     """Write lines to a topic, each line one record.
 
-    With --json a line is a record with its key, headers, timestamp and partition; its offset does not count, nor its
-    timestamp with --delay: a delayed record has the time when it is due. So topics
-    are copied: raylog consume --topic a --from-beginning --json | raylog produce --topic b --json
+    With --json a line is a record with its key, headers, timestamp and partition. Its offset is ignored; with --delay
+    its timestamp too, because a delayed record has the time when it is due. So a topic is copied:
+    raylog consume --topic a --from-beginning --json | raylog produce --topic b --json
     """
     _check(topic, as_json, key, key_separator, null_marker, delay)
     config = _producer_keys(props, acks, compression_type)
@@ -140,7 +140,7 @@ def lines_of(
 
 
 def json_lines_of(stream: BinaryIO, topic: str | None) -> Iterator[Line]:
-    """The record of each line of JSON; empty lines are passed over. Raises UsageError for what is no record."""
+    """The record of each line of JSON; empty lines are skipped. Raises UsageError for a line that is no record."""
     for number, text in enumerate(stream, start=1):
         if not text.strip():
             continue
@@ -168,7 +168,7 @@ def _send_all(
     unchecked: deque[tuple[int, SendFuture]] = deque()
     with Producer(**arguments) as producer:
         if topic is not None:
-            producer.partitions_for(topic)  # an unknown topic is an error, also without a line
+            producer.partitions_for(topic)  # an unknown topic is an error, even without any line
         for line in lines:
             with _named(line.number, "sent"):
                 future = producer.send(
@@ -197,7 +197,7 @@ def _check_stored(number: int, future: SendFuture) -> None:
 
 @contextmanager
 def _named(number: int, before: str) -> Iterator[None]:
-    """Have the error name the line that is too large, and what became of those before it."""
+    """Add to RecordTooLarge which line is too large, and what happened to the lines before it."""
     try:
         yield
     except RecordTooLarge as error:

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One of these."""
+    """Where to begin; exactly one field is set."""
 
     edge: str = ""
     """`earliest` or `latest`."""
     offset: int | None = None
     last: int | None = None
-    """So many records before the end of each partition."""
+    """Begin so many records before the end of each partition."""
     time: datetime | int | None = None
-    """The first record of each partition that is not older."""
+    """Begin with the first record of each partition that is not older; a datetime, or milliseconds since 1970."""
 
     def go_to(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """Move the positions of partitions that are assigned."""
+        """Seek in these partitions, which have to be assigned."""
         if self.edge == "earliest":
             consumer.seek_to_beginning(*partitions)
         elif self.edge == "latest":
@@ -61,7 +61,7 @@ def place_of(
     group: str | None,
     from_beginning: bool,
 ) -> Place | None:
-    """The place that the options name, None for that of a subscription. Raises UsageError for what contradicts."""
+    """The place that the options name; None: where a subscription begins. Raises UsageError for contradictions."""
     if sum((offset is not None, time is not None, from_beginning)) > 1:
         raise click.UsageError("--offset, --from-time and --from-beginning say different things; give one of them")
     if offset is None and time is None:

@@ -1,1 +1,1 @@
-"""Ending a cluster: its actors in order and paced, and Ray on its other machines."""
+"""Ends a cluster: its actors in order, a bounded number at a time, and Ray on its other machines."""

@@ -1,7 +1,7 @@
-"""End Ray on the other machines of a cluster; `ray down`, on machines that exist already, ends it on the head alone.
+"""Ends Ray on the other machines of a cluster. For machines that exist already, `ray down` ends it on the head alone.
 
-A node that loses its head goes on for about a minute, and so do the actors on it. Called by the command line before the
-head ends. Imports Ray when a function is called, not before.
+A node that loses its head continues for about a minute, and so do the actors on it. Called by the command line before
+the head ends. Imports Ray when a function is called, not before.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ POLL_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class EndedNodes:
-    """Addresses of the nodes where Ray has ended, and of those that did not reply or did not end in time."""
+    """Addresses of the nodes where Ray has ended, and of those where it did not end in time."""
 
     ended: tuple[str, ...]
     remaining: tuple[str, ...]
 
 
 def nodes_elsewhere(nodes: Iterable[Mapping[str, Any]], this_node: str) -> dict[str, str]:
-    """Return address by node id of the nodes that run on other machines than the node ``this_node``. Pure.
+    """Return the addresses, by node id, of the nodes on other machines than the node ``this_node``. Pure.
 
     Ray's own command for ending a node ends every Ray of a machine, so nodes that share this machine are left alone.
     """

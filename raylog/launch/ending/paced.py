@@ -1,7 +1,7 @@
-"""Ends many actors, a bounded number at a time, and says how far it is. Reaches Ray through a port.
+"""Ends many actors, a bounded number at a time, and reports the progress. Reaches Ray through the port `Actors`.
 
-An actor that is requested to stop writes and closes its files. When all of a machine do so at once, each is late, and
-those that are late are ended before they are done.
+An actor that is requested to stop writes and closes its files. If all actors of a machine did so at once, each would
+take too long, and would be killed before it is done.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from raylog.client.progress import Progress
 from raylog.core.errors import StartFailed
 
 STOPS_AT_ONCE: Final = 64
-"""Actors that are requested to stop and have not answered, of the whole cluster: a few for each processor."""
+"""Most actors of the cluster that may be stopping at the same time: a few for each processor."""
 CLEAN_STOP_S: Final = 15.0
-"""How long an actor may take to write and close its files; then it is ended, and its log scanned at the start."""
+"""How long an actor may take to write and close its files. Then it is killed, and its log scanned at the next start."""
 KILL_S: Final = 5.0
-"""Kept free before the deadline for those that were ended without a clean stop."""
+"""Time that is reserved before the deadline for actors that had to be killed."""
 POLL_S: Final = 0.1
 NAMED_MAX: Final = 10
 
@@ -33,13 +33,13 @@ class Actors(Protocol):
         """Return the handle of an actor; None when it has ended."""
 
     def request_stop(self, handle: Any) -> Any:
-        """Request an actor to stop; returns the answer to come."""
+        """Request an actor to stop; returns a handle of the answer, for `answered`."""
 
     def answered(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait until all requests are answered, or have failed, at most so long; returns those that are."""
+        """Wait until all requests are answered or have failed, at most ``timeout_s``; returns those that are."""
 
     def end(self, handle: Any) -> None:
-        """End an actor for good."""
+        """Kill an actor for good; Ray does not restart it."""
 
 
 class PacedEnd:
@@ -53,7 +53,7 @@ class PacedEnd:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        """``deadline_s`` is a time of ``clock``, which ``sleep`` moves on."""
+        """``deadline_s`` is a time of ``clock``, in seconds; ``sleep`` has to advance that clock."""
         self._actors = actors
         self._deadline_s = deadline_s
         self._progress = progress
@@ -63,9 +63,9 @@ class PacedEnd:
         self._total = 0
 
     def run(self, groups: Sequence[Iterable[str]]) -> None:
-        """End every actor of a group before the next group is begun. May be called again, with what came since.
+        """End every actor of a group before the next group begins. May be called again, with actors made since then.
 
-        Raises :class:`StartFailed` that names those which have not ended in time.
+        Raises :class:`StartFailed`, which names the actors that have not ended by the deadline.
         """
         fixed = [list(group) for group in groups]
         self._ended.difference_update(*fixed)
@@ -75,7 +75,7 @@ class PacedEnd:
             self._wait_until_ended(group)
 
     def _stop(self, group: list[str]) -> None:
-        """Request each actor to stop, and end it when it has, or does not answer in time."""
+        """Request each actor to stop, and kill it when it has stopped or does not answer in time."""
         waiting = group[::-1]
         stopping: dict[Any, tuple[Any, float]] = {}
         while waiting or stopping:
@@ -91,7 +91,7 @@ class PacedEnd:
             self._look(group)
 
     def _until_s(self) -> float:
-        """Until when an actor that is requested now may take to stop: a moment even past the deadline."""
+        """Until when an actor that is requested now may take to stop; it gets a moment even past the deadline."""
         now_s = self._clock()
         return now_s + max(POLL_S, min(CLEAN_STOP_S, self._deadline_s - KILL_S - now_s))
 
@@ -106,7 +106,7 @@ class PacedEnd:
             self._sleep(POLL_S)
 
     def _look(self, group: list[str]) -> list[str]:
-        """Say how many have ended; returns those of the group that have not. One question, however many they are."""
+        """Report how many actors have ended; returns those of the group that have not. One request to Ray."""
         there = set(self._actors.names())
         self._ended |= set(group) - there
         lasting = [name for name in group if name in there]

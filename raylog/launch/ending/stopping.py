@@ -18,21 +18,22 @@ from raylog.launch.ending.paced import PacedEnd
 logger = logging.getLogger(__name__)
 
 SLEEP_PART: Final = 0.6
-"""Part of the time of a stop in which partitions may fall asleep, as long as more of them do."""
+"""Share of the stop's timeout during which partitions may fall asleep, as long as more of them do."""
 END_PART: Final = 0.3
-"""Part of it in which the brokers may end their replicas then, as long as more of them end."""
+"""Share of the timeout during which brokers may then end their replicas, as long as more of them end."""
 LOOK_S: Final = 0.5
-"""Pause between two questions how many sleep."""
+"""Pause between two checks of the progress."""
 QUIET_S: Final = 3.0
-"""A stop waits no longer for the next replica of a sleeping partition to end."""
+"""How long a stop waits for the next replica of a sleeping partition to end."""
 FEW: Final = 16
-"""So many replicas close their logs at once without harm."""
+"""So many replicas may close their logs at once: they do not slow each other down too much."""
 
 
 def stop_actors(timeout_s: float, say: Say | None = None) -> None:
-    """End every Raylog actor of this Ray cluster in the order that loses nothing, and wait until they have ended.
+    """End every Raylog actor of this Ray cluster in an order that loses nothing, and wait until they have ended.
 
-    ``say`` gets a line about once a second while it goes on, such as "40 of 150 processes ended".
+    Meanwhile ``say`` gets a line about once a second, such as "40 of 150 processes ended". Raises StartFailed when
+    actors do not end in time.
     """
     from raylog.actors.naming import CONTROLLER
 
@@ -50,10 +51,10 @@ def stop_actors(timeout_s: float, say: Say | None = None) -> None:
 
 
 def put_to_sleep(timeout_s: float, progress: Progress) -> None:
-    """Have the partitions fall asleep that can.
+    """Let partitions fall asleep that can; the others stop awake.
 
-    A cluster that stops asleep starts without a process for each. The others stop awake. A controller that does not
-    answer holds nothing up: all logs are closed cleanly anyway.
+    A partition that stops asleep needs no process at the next start. A controller that does not answer does not hold up
+    the stop: all logs are closed cleanly anyway.
     """
     import ray
 
@@ -76,8 +77,8 @@ def put_to_sleep(timeout_s: float, progress: Progress) -> None:
 def let_sleepers_end(deadline: float, progress: Progress) -> None:
     """Wait while the brokers end replicas whose partitions sleep, until few are left or no more end.
 
-    The controller has to stay until then: when its connections end, all replicas that doze are continued at once, and
-    none of hundreds is closed in time.
+    The controller has to run until then: when its connections end, all dozing replicas wake at once, and of hundreds
+    none would close in time.
     """
     from raylog.actors.naming import REPLICA_PREFIX, SPARE_PREFIX
 
@@ -95,7 +96,7 @@ def let_sleepers_end(deadline: float, progress: Progress) -> None:
 
 
 def stop_broker_actors(broker: int, node_id: str, timeout_s: float, say: Say | None = None) -> None:
-    """End the actors of one broker, the supervisor of its replicas first, and wait until they have ended."""
+    """End the actors of one broker, and wait for it. The broker itself is first: it would restart its replicas."""
     from raylog.actors.naming import broker_name, node_broker_name
 
     ending = PacedEnd(RayActors(), time.monotonic() + timeout_s, Progress(say))
@@ -120,7 +121,7 @@ class RayActors:
     """The actors of the Raylog cluster in this Ray cluster."""
 
     def names(self) -> list[str]:
-        """Return their names, in one request to Ray."""
+        """Return the names of all actors, in one request to Ray."""
         return actor_names()
 
     def find(self, name: str) -> Any:
@@ -130,11 +131,11 @@ class RayActors:
         return find_actor(name)
 
     def request_stop(self, handle: Any) -> Any:
-        """Call its method ``stop``."""
+        """Call the actor's method ``stop``."""
         return handle.stop.remote()
 
     def answered(self, requests: Sequence[Any], timeout_s: float) -> list[Any]:
-        """Wait until all calls have ended, at most so long; returns those that have."""
+        """Wait until all calls have ended, at most ``timeout_s``; returns those that have."""
         import ray
 
         ready, _ = ray.wait(list(requests), num_returns=len(requests), timeout=timeout_s)

@@ -1,8 +1,8 @@
 """One member of a group of the consumer protocol (KIP-848) as a pure state machine.
 
-The coordinator assigns; heartbeats carry subscription and partitions held up, and the assignment down. The member's
-whole duty: give up what its assignment no longer lists, then say so; take what is new in it. `consumer_session.py`
-sends the requests and calls the listener; the simulator runs this machine too. Pure.
+The coordinator assigns. A heartbeat carries the member's subscription and its owned partitions; the answer carries the
+assignment. The member gives up partitions that are no longer assigned, confirms that with a heartbeat, and takes new
+ones. `consumer_session.py` sends the requests and calls the listener; the simulator runs this machine too. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHea
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 PAUSE_EPOCH: Final = -2
-"""Epoch in the last heartbeat of a static member: its place is kept until its session ends."""
+"""Member epoch in the last heartbeat of a static member: its assignment is kept until the session timeout."""
 NO_EPOCH: Final = -1
 
 _LOST: Final = Reaction(forget=Forget.GENERATION, rejoin=True)
@@ -37,8 +37,9 @@ CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
     (Call.HEARTBEAT, FencedMemberEpoch): _LOST,
     (Call.HEARTBEAT, UnknownMemberId): _LOST,
     (Call.HEARTBEAT, FencedInstanceId): _FENCED,
-    (Call.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is on its way
-    # A process that died without leaving is there until its session ends; after that it is a living one.
+    (Call.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is in flight
+    # A dead process keeps its instance id until its session times out. `ConsumerSession` raises the error after that
+    # time: then a living process has the id.
     (Call.HEARTBEAT, UnreleasedInstanceId): _AGAIN,
     (Call.COMMIT, UnknownMemberId): _LOST,
     (Call.COMMIT, FencedInstanceId): _FENCED,
@@ -47,7 +48,7 @@ CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
 
 
 def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
-    """The table's row; an error without one is retried if its flags allow that, and fatal otherwise."""
+    """The reaction from the table; an error without a row is retried if its flags allow it, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = CONSUMER_REACTIONS.get((call, kind))
         if found is not None:
@@ -56,12 +57,12 @@ def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
 
 
 class ConsumerMembership:
-    """One member, through as many joins as it takes."""
+    """One member of the consumer protocol; it joins again after it was fenced or removed."""
 
     is_cooperative = True
-    """It keeps what it holds while the group rebalances."""
+    """It keeps its partitions while the group rebalances."""
     is_joining = False
-    """No round stops its commits."""
+    """As in `Membership`; here no rebalance ever stops its commits."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class ConsumerMembership:
         rebalance_timeout_ms: int = 300_000,
         max_wait_ms: int = 3_000,
     ) -> None:
-        """``member_id`` is unique; ``max_wait_ms``: how long the coordinator may hold an answer without news back."""
+        """``member_id`` is unique; ``max_wait_ms``: how long the coordinator may wait for news before it answers."""
         self.group = group
         self.member_id = member_id
         self.client_id = client_id
@@ -87,24 +88,24 @@ class ConsumerMembership:
         self.epoch = JOIN_EPOCH
         self.sequence = 0
         self.owned: dict[TopicPartition, str] = {}
-        """The topic id of each partition that it holds, or is giving up."""
+        """The partitions that it has or is giving up, with their topic ids."""
         self.assigned: dict[TopicPartition, str] | None = None
-        """The same of what the coordinator assigned last; None = it has not."""
+        """The partitions that the coordinator assigned last, with their topic ids; None = no assignment yet."""
         self.lost = False
-        """What it holds may belong to others: nothing may be committed for it."""
+        """Whether others may already have its `owned` partitions: nothing may be committed for them."""
         self.fenced: RaylogError | None = None
-        """Another process has this member's instance id: it must never join again."""
+        """The error that says that another process has this instance id: this member must never join again."""
         self.rejoin_reason: str | None = "it is new"
         self._known_topics: tuple[str, ...] | None = None
-        """The subscription that the coordinator knows; None = it may know none."""
+        """The subscription that the coordinator has confirmed; None = perhaps none."""
         self._owes_report = False
-        """The last assignment is to be confirmed, once it is in force."""
+        """Whether the last assignment has to be confirmed as soon as it is in force."""
         self._is_whole = True
-        """The next heartbeat says everything: an answer may have been lost."""
+        """Whether the next heartbeat has to be a full one, because an answer may have been lost."""
         self._says_topics: tuple[str, ...] | None = None
-        """The subscription in the heartbeat that is under way."""
+        """The subscription in the heartbeat in flight; None = it has none."""
         self._says_report = False
-        """The heartbeat that is under way confirms the last assignment."""
+        """Whether the heartbeat in flight confirms the last assignment."""
         self._answered = 0
         """The sequence of the last heartbeat that was answered."""
 
@@ -112,7 +113,7 @@ class ConsumerMembership:
 
     @property
     def is_stable(self) -> bool:
-        """Whether it is a member, as far as it knows."""
+        """Whether it is a member of the group, as far as it knows."""
         return self.epoch > JOIN_EPOCH
 
     @property
@@ -122,24 +123,24 @@ class ConsumerMembership:
 
     @property
     def commit_identity(self) -> tuple[int, str]:
-        """Epoch and member id for an offset commit; epoch -1: it is no member."""
+        """Member epoch and member id for an offset commit; epoch -1 = not a member."""
         return self.epoch if self.is_stable else NO_EPOCH, self.member_id
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it holds what it is assigned."""
+        """Whether it has exactly the partitions that it is assigned."""
         return not self.lost and (self.assigned is None or self.owned == self.assigned)
 
     @property
     def kept(self) -> list[TopicPartition]:
-        """What is left when all that is not assigned is given up."""
+        """Its partitions that are still assigned to it; all others have to be given up."""
         assigned = {} if self.lost else self.owned if self.assigned is None else self.assigned
         return [each for each, topic_id in self.owned.items() if assigned.get(each) == topic_id]
 
     def has_to_speak(self, topics: Collection[str]) -> bool:
-        """Whether a heartbeat has to be sent now, whatever waits: to join, to confirm, or to change topics."""
+        """Whether a heartbeat has to be sent although one is in flight: to join, to confirm, or to change topics."""
         if self.lost or self.fenced is not None:
-            return False  # first it gives up what it has lost
+            return False  # it has to give up lost partitions first, or may not send anything again
         wanted = tuple(sorted(topics))
         changed = self._known_topics is not None and wanted not in (self._known_topics, self._says_topics)
         reports = self._owes_report and self.is_in_force and not self._says_report
@@ -148,7 +149,7 @@ class ConsumerMembership:
     # ------------------------------------------------------------ heartbeats
 
     def heartbeat_request(self, topics: Iterable[str]) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat: whole at a join and after an error, else what is new."""
+        """The next heartbeat: full at a join and after an error, otherwise with changes only."""
         wanted = tuple(sorted(topics))
         is_join = self.epoch == JOIN_EPOCH
         says_all = is_join or self._is_whole
@@ -163,7 +164,7 @@ class ConsumerMembership:
         )
 
     def leave_request(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest | None:
-        """The last heartbeat, None when there is nothing to leave. A static member keeps its place for a while."""
+        """The last heartbeat; None if it is not a member. A static member keeps its assignment unless ``for_good``."""
         if not self.is_stable:
             return None
         epoch = LEAVE_EPOCH if for_good or self.instance_id is None else PAUSE_EPOCH
@@ -194,7 +195,7 @@ class ConsumerMembership:
         )
 
     def answered(self, sent: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatReply) -> None:
-        """Apply the answer to a heartbeat; one that a newer one has overtaken changes nothing."""
+        """Apply the answer to a heartbeat; it changes nothing if a newer heartbeat was answered before."""
         if sent.sequence <= self._answered or (sent.member_epoch == JOIN_EPOCH) != (self.epoch == JOIN_EPOCH):
             return
         self._answered = sent.sequence
@@ -213,12 +214,12 @@ class ConsumerMembership:
             self.assigned = assigned
 
     def unanswered(self) -> None:
-        """A heartbeat was given up, or failed: the next one says everything."""
+        """A heartbeat was abandoned or failed: the next one has to be full."""
         self._is_whole = True
         self._says_report, self._says_topics = False, None
 
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
-        """Apply an error. ``generation`` is the epoch of the request; errors of an older one lose nothing."""
+        """Apply an error. ``generation``: the member epoch of the request; errors for an older one lose nothing."""
         reaction = consumer_reaction(call, error)
         if call is Call.HEARTBEAT:
             self.unanswered()
@@ -231,7 +232,7 @@ class ConsumerMembership:
         return reaction
 
     def lose(self, reason: str) -> None:
-        """It is no member any more: what it holds belongs to others. It joins again once that is given up."""
+        """It is no longer a member, and others may get its partitions. It joins again once it has given them up."""
         self.lost = self.lost or bool(self.owned)
         self.epoch = JOIN_EPOCH
         self.assigned = None
@@ -243,7 +244,7 @@ class ConsumerMembership:
     # ------------------------------------------------------------ partitions
 
     def holds(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note what is held now: a part of what was held, and of what is assigned."""
+        """Set the partitions that it has now; each was owned before, or is assigned."""
         assigned = self.assigned or {}
         topic_ids = {**self.owned, **assigned} if not self.lost else self.owned
         self.owned = {each: topic_ids[each] for each in partitions}
@@ -252,12 +253,12 @@ class ConsumerMembership:
 
 
 def flat(rows: Iterable[TopicPartitions]) -> dict[TopicPartition, str]:
-    """The topic id of each partition."""
+    """The partitions of a message's rows, with their topic ids."""
     return {TopicPartition(row.topic, number): row.topic_id for row in rows for number in row.partitions}
 
 
 def grouped(partitions: Mapping[TopicPartition, str]) -> list[TopicPartitions]:
-    """The rows of a request, in order."""
+    """The rows of a message for these partitions, sorted."""
     found: dict[tuple[str, str], list[int]] = {}
     for (topic, number), topic_id in sorted(partitions.items()):
         found.setdefault((topic_id, topic), []).append(number)

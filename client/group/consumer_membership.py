@@ -8,6 +8,7 @@ ones. `consumer_session.py` sends the requests and calls the listener; the simul
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from raylog.client.group.membership import Call, Forget, Reaction
@@ -56,8 +57,24 @@ def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
     return _AGAIN if error.retriable else Reaction(fatal=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of a member from the partitions that it has to those that it is assigned."""
+
+    partitions: Mapping[TopicPartition, str]
+    """The partitions that it has afterwards, with their topic ids."""
+    is_lost: bool
+    """Whether others may already have the partitions given up: their offsets are not committed."""
+    announces: bool
+    """Whether the listener is called for the new partitions, even if there are none."""
+
+
 class ConsumerMembership:
-    """One member of the consumer protocol; it joins again after it was fenced or removed."""
+    """One member of the consumer protocol; it joins again after it was fenced or removed.
+
+    A change of its partitions takes time, because the process commits offsets and calls the listener. An assignment
+    that arrives meanwhile waits for the next change.
+    """
 
     is_cooperative = True
     """It keeps its partitions while the group rebalances."""
@@ -89,6 +106,8 @@ class ConsumerMembership:
         self.sequence = 0
         self.owned: dict[TopicPartition, str] = {}
         """The partitions that it has or is giving up, with their topic ids."""
+        self.change: Change | None = None
+        """The change under way, from `begin_change` to `end_change`; None = none."""
         self.assigned: dict[TopicPartition, str] | None = None
         """The partitions that the coordinator assigned last, with their topic ids; None = no assignment yet."""
         self.lost = False
@@ -128,14 +147,13 @@ class ConsumerMembership:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it has exactly the partitions that it is assigned."""
-        return not self.lost and (self.assigned is None or self.owned == self.assigned)
+        """Whether it has exactly the partitions that it is assigned, and no change is under way."""
+        return self.change is None and not self.lost and (self.assigned is None or self.owned == self.assigned)
 
     @property
-    def kept(self) -> list[TopicPartition]:
-        """Its partitions that are still assigned to it; all others have to be given up."""
-        assigned = {} if self.lost else self.owned if self.assigned is None else self.assigned
-        return [each for each, topic_id in self.owned.items() if assigned.get(each) == topic_id]
+    def _held(self) -> Mapping[TopicPartition, str]:
+        """The partitions that it has, and those that the change under way may have added already."""
+        return self.owned if self.change is None else {**self.owned, **self.change.partitions}
 
     def has_to_speak(self, topics: Collection[str]) -> bool:
         """Whether a heartbeat has to be sent although one is in flight: to join, to confirm, or to change topics."""
@@ -160,7 +178,7 @@ class ConsumerMembership:
             self.epoch,
             topics=wanted if says_topics else None,
             assignor=self.assignor if says_all else None,
-            owned=grouped({} if is_join else self.owned) if reports else None,
+            owned=grouped({} if is_join else self._held) if reports else None,
         )
 
     def leave_request(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest | None:
@@ -233,7 +251,7 @@ class ConsumerMembership:
 
     def lose(self, reason: str) -> None:
         """It is no longer a member, and others may get its partitions. It joins again once it has given them up."""
-        self.lost = self.lost or bool(self.owned)
+        self.lost = self.lost or bool(self._held)
         self.epoch = JOIN_EPOCH
         self.assigned = None
         self._known_topics = None
@@ -243,13 +261,33 @@ class ConsumerMembership:
 
     # ------------------------------------------------------------ partitions
 
-    def holds(self, partitions: Iterable[TopicPartition]) -> None:
-        """Set the partitions that it has now; each was owned before, or is assigned."""
+    def begin_change(self) -> Change:
+        """Begin the next step towards the assignment. Call it only while not `is_in_force`, then `end_change` when done.
+
+        Lost partitions, and those of a topic that was created again, are given up first, in a step without new ones:
+        the offsets of lost partitions must not be committed, and the others' not under the topic's new id.
+        """
         assigned = self.assigned or {}
-        topic_ids = {**self.owned, **assigned} if not self.lost else self.owned
-        self.owned = {each: topic_ids[each] for each in partitions}
+        if self.lost or any(assigned.get(each, topic_id) != topic_id for each, topic_id in self.owned.items()):
+            kept = {} if self.lost else assigned
+            partitions = {each: topic_id for each, topic_id in self.owned.items() if kept.get(each) == topic_id}
+            self.change = Change(partitions, is_lost=self.lost, announces=False)
+        else:
+            announces = not assigned.keys() <= self.owned.keys()
+            self.change = Change(dict(sorted(assigned.items())), is_lost=False, announces=announces)
+        return self.change
+
+    def end_change(self) -> None:
+        """Record that the change is done: the member has its partitions, and no others."""
+        self.owned = {} if self.change is None else dict(self.change.partitions)
+        self.change = None
         if not self.owned:
             self.lost = False
+
+    def gave_all_back(self) -> None:
+        """Record that the member has given up all partitions; ends a change under way."""
+        self.change = None
+        self.end_change()
 
 
 def flat(rows: Iterable[TopicPartitions]) -> dict[TopicPartition, str]:

@@ -82,7 +82,6 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
             reads_on=True,
         )
         self._notify = notify
-        self._is_changing = False
         self._wake = asyncio.Event()
         self._unreleased_since_s: float | None = None
 
@@ -102,7 +101,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         if self._error is not None or self.membership.fenced is not None:
             return True
         if self._handover.is_done:
-            return self._is_changing or not self.membership.is_in_force
+            return not self.membership.is_in_force
         return not self._handover.is_committing
 
     # Called inside poll()
@@ -121,21 +120,14 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         member = self.membership
         if not self._handover.is_done:
             return self._handover.advance()
-        if self._is_changing:
-            self._is_changing = False
-            member.holds(self._assignment.states)
+        if member.change is not None:
+            member.end_change()
             self._wake.set()
             return True
         if member.is_in_force:
             return False
-        self._is_changing = True
-        assigned = {} if member.assigned is None else member.assigned
-        if member.lost or any(assigned.get(each, topic_id) != topic_id for each, topic_id in member.owned.items()):
-            # Give up lost partitions, and those of a topic that was created again, before anything else: other members
-            # are to have them.
-            self._handover.begin(member.kept, is_lost=member.lost)
-        else:
-            self._handover.begin(sorted(assigned), announces=not assigned.keys() <= member.owned.keys())
+        change = member.begin_change()
+        self._handover.begin(change.partitions, is_lost=change.is_lost, announces=change.announces)
         return True
 
     # Heartbeats and leaving
@@ -246,7 +238,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         request = member.leave_request()
         member.lose(reason)
         if not lost:
-            member.holds(())
+            member.gave_all_back()
         if request is not None:
             try:
                 await self._cluster.call_coordinator(

@@ -74,7 +74,7 @@ class Books:
         for member in members:
             if member.membership.member_id not in self.group.members or member.membership.lost:
                 continue
-            for partition, topic_id in member.membership.owned.items():
+            for partition, topic_id in {**member.membership.owned, **member.states}.items():
                 place = Place(topic_id, *partition)
                 other = holders.setdefault(place, member.membership.member_id)
                 if other != member.membership.member_id:

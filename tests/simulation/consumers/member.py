@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Answer = Callable[[Any, RaylogError | None], None]
 POLL_US = 20_000
 COMMIT_US = 70_000
+ADDITIONS = (0, 0, 0, 0, 1, 10)
+"""How long the listener takes over what has come, beside what goes: the assignment may change meanwhile."""
 
 
 class Line:
@@ -121,6 +123,8 @@ class Member:
             max_wait_ms=faults.max_wait_ms,
         )
         self.topics: tuple[str, ...] = tuple(simulation.names)
+        self.states: dict[TopicPartition, str] = {}
+        """The topic id of each partition whose records it fetches: those of its last change, whatever it holds by now."""
         self.positions: dict[TopicPartition, int] = {}
         self.is_alive = True
         self.paused_until_us = 0
@@ -130,7 +134,7 @@ class Member:
         self._line: Line | None = None
         self._beat = 0
         """The number of the heartbeat that is waited for; 0 = none."""
-        self._is_handing_over = self._is_committing = False
+        self._is_committing = False
         self._fetching: set[TopicPartition] = set()
 
     def start(self) -> None:
@@ -143,7 +147,8 @@ class Member:
         self.is_alive = False
         if self._line is not None:
             self._line.break_off()
-        self.membership.owned = {}
+        self.membership.gave_all_back()
+        self.states, self.positions = {}, {}
 
     def leave(self) -> None:
         """Stop reading, commit, and say so."""
@@ -152,7 +157,8 @@ class Member:
             self._commit()
             self._call(groups.CONSUMER_GROUP_HEARTBEAT, request, lambda result, error: None)
         self.is_alive = False
-        self.membership.owned = {}
+        self.membership.gave_all_back()
+        self.states, self.positions = {}, {}
 
     def _is_out(self, call: Callable[..., None], *args: object) -> bool:
         if not self.is_alive:
@@ -170,53 +176,53 @@ class Member:
         self.world.after(POLL_US, self._poll)
         self._hand_over()
         for partition in self.positions:
-            self.positions[partition] += 1
-            self.simulation.read(self, partition)
+            if self.membership.change is None or partition in self.membership.owned:
+                self.positions[partition] += 1
+                self.simulation.read(self, partition)
         self._speak()
 
     def _hand_over(self) -> None:
-        """Give up what is not assigned, which takes a moment; then take what is new."""
+        """Begin to give up what is not assigned, and to take what is; a call of the listener takes a moment."""
         member = self.membership
-        if self._is_handing_over or member.fenced is not None:
+        if member.change is not None or member.fenced is not None:
             return
-        kept = member.kept
-        given_up = [each for each in member.owned if each not in kept]
-        if given_up:
-            self._is_handing_over = True
-            if not member.lost:
-                self._commit()
-            for partition in given_up:
-                self.positions.pop(partition, None)
-            takes_ms = self.simulation.faults.revoke_ms * self.world.random.uniform(0.2, 1.5)
-            slow_us = max(0, self.slow_until_us - self.world.now_us)
-            if not self.is_stuck:
-                self.world.after(int(takes_ms * 1000) + slow_us, self._given_up, given_up)
-        elif member.assigned is not None and member.owned != member.assigned:
-            member.holds(member.assigned)
-            self.simulation.check()
+        if member.is_in_force:
+            self._fetch()
+            return
+        owned, change = member.owned, member.begin_change()
+        given_up = [each for each in owned if each not in change.partitions]
+        if given_up and not change.is_lost:
+            self._commit()
+        self.states = dict(change.partitions)
+        for partition in [each for each in self.positions if each not in self.states]:
+            del self.positions[partition]
         self._fetch()
+        takes_ms = self.simulation.faults.revoke_ms * self.world.random.uniform(0.2, 1.5)
+        if not given_up:
+            takes_ms *= self.world.random.choice(ADDITIONS)
+        slow_us = max(0, self.slow_until_us - self.world.now_us) if takes_ms else 0
+        if not takes_ms:
+            self._changed()
+        elif not (given_up and self.is_stuck):
+            self.world.after(int(takes_ms * 1000) + slow_us, self._changed)
 
-    def _given_up(self, given_up: list[TopicPartition]) -> None:
-        if self._is_out(self._given_up, given_up):
+    def _changed(self) -> None:
+        if self._is_out(self._changed):
             return
-        self._is_handing_over = False
-        member = self.membership
-        for partition in given_up:
-            self.positions.pop(partition, None)
-        member.holds([each for each in member.owned if each not in given_up])
+        self.membership.end_change()
+        self.simulation.check()
         self._hand_over()
         self._speak()
 
     def _fetch(self) -> None:
         """Begin at the committed offsets."""
         member = self.membership
-        missing = [each for each in member.owned if each not in self.positions and each not in self._fetching]
-        missing = [each for each in missing if each in member.kept]
-        if not missing or self._is_handing_over or not member.is_stable:
+        missing = [each for each in self.states if each not in self.positions and each not in self._fetching]
+        if not missing or not member.is_stable:
             return
         epoch, member_id = member.commit_identity
-        rows = [groups.OffsetFetchPartition(member.owned[each], *each) for each in missing]
-        ids = {each: member.owned[each] for each in missing}
+        rows = [groups.OffsetFetchPartition(self.states[each], *each) for each in missing]
+        ids = {each: self.states[each] for each in missing}
         self._fetching.update(missing)
         request = groups.OffsetFetchRequest(member.group, rows, False, member_id, epoch)
         self._call(groups.OFFSET_FETCH, request, lambda result, error: self._fetched(ids, result, error))
@@ -227,7 +233,7 @@ class Member:
             return
         for topic_id, topic, partition, offset, *_ in result:
             place = TopicPartition(topic, partition)
-            if self.membership.owned.get(place) == topic_id == ids[place] and place in self.membership.kept:
+            if self.states.get(place) == topic_id == ids[place]:
                 self.positions.setdefault(place, max(0, offset))
                 self.world.log("member {} begins {} at {}", self.process, place, offset)
 
@@ -241,12 +247,12 @@ class Member:
     def _commit(self) -> None:
         member = self.membership
         epoch, member_id = member.commit_identity
-        offsets = {each: offset for each, offset in self.positions.items() if each in member.owned}
+        offsets = dict(self.positions)
         if epoch < 0 or member.lost or not offsets or self._is_committing:
             return
         self._is_committing = True
         rows = [
-            groups.OffsetCommitPartition(member.owned[each], *each, offset, -1, "") for each, offset in offsets.items()
+            groups.OffsetCommitPartition(self.states[each], *each, offset, -1, "") for each, offset in offsets.items()
         ]
         self.world.log("member {} commits {} in epoch {}", self.process, offsets, epoch)
         request = groups.OffsetCommitRequest(member.group, epoch, member_id, rows, member.instance_id)

@@ -53,6 +53,22 @@ CONSUMER_BUGS = (
         "is_in_time = is_ours = True or ",
         seeds=100,
     ),
+    _bug(
+        "a change ends with what is assigned by then",
+        "CL1",
+        ConsumerMembership,
+        "end_change",
+        "dict(self.change.partitions)",
+        "dict(self.assigned or {})",
+    ),
+    _bug(
+        "what a change takes is not lost with the membership",
+        "CL1",
+        ConsumerMembership,
+        "lose",
+        "bool(self._held)",
+        "bool(self.owned)",
+    ),
     _bug("members that fall silent stay", "CL6", ConsumerGroups, "tick", "session.deadline_ms <= now_ms", "False"),
     _bug(
         "members that do not give up their partitions stay",
@@ -88,7 +104,7 @@ CONSUMER_BUGS = (
         "CL1",
         ConsumerMembership,
         "heartbeat_request",
-        "owned=grouped({} if is_join else self.owned) if reports else None",
+        "owned=grouped({} if is_join else self._held) if reports else None",
         "owned=grouped({} if is_join else self.assigned or self.owned)",
     ),
     _bug(

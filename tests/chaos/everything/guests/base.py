@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -158,6 +159,7 @@ class Guest:
                 work(rng)
             except Exception as error:  # report any death of a client
                 self.scene.errors.append(f"{name} died: {in_words(error)}")
+                self.scene.remark("".join(traceback.format_exception(error)))
 
         return threading.Thread(target=run, name=name, daemon=True)
 

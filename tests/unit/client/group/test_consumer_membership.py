@@ -17,6 +17,7 @@ from raylog.client.group.consumer_membership import (
     LEAVE_EPOCH,
     NO_EPOCH,
     PAUSE_EPOCH,
+    Change,
     ConsumerMembership,
     consumer_reaction,
 )
@@ -51,11 +52,17 @@ def answer(
     return sent
 
 
+def take(one: ConsumerMembership) -> None:
+    """Change to what is assigned, as a consumer without a listener does."""
+    one.begin_change()
+    one.end_change()
+
+
 def stable(*numbers: int, instance_id: str | None = None) -> ConsumerMembership:
     """A member in epoch 3 that holds these partitions, as the coordinator knows."""
     one = member(instance_id)
     answer(one, 3, *numbers)
-    one.holds(places(*numbers))
+    take(one)
     answer(one, 3, is_news=False)
     assert not one.has_to_speak(SUBSCRIPTION)
     return one
@@ -85,7 +92,7 @@ def test_an_assignment_is_taken_and_then_confirmed_once() -> None:
     answer(one, 1, 0, 1)
     assert (one.epoch, one.is_stable, one.is_in_force) == (1, True, False)
     assert not one.has_to_speak(SUBSCRIPTION), "what is not in force yet is not confirmed"
-    one.holds(places(0, 1))
+    take(one)
     assert one.has_to_speak(SUBSCRIPTION)
     sent = answer(one, 1, is_news=False)
     assert sent.owned == rows(0, 1)
@@ -100,13 +107,13 @@ def test_an_assignment_is_taken_and_then_confirmed_once() -> None:
 def test_what_is_taken_away_is_confirmed_once_it_is_given_up() -> None:
     one = stable(0, 1)
     answer(one, 3, 0)
-    assert one.kept == places(0)
+    assert list(one.begin_change().partitions) == places(0)
     waiting = one.heartbeat_request(SUBSCRIPTION)
     assert waiting.owned is None, "a heartbeat meanwhile keeps the session and confirms nothing"
     one.answered(waiting, ConsumerGroupHeartbeatReply("m1", 3, None))
     one.unanswered()
     assert one.heartbeat_request(SUBSCRIPTION).owned == rows(0, 1), "one that says everything says what is held"
-    one.holds(places(0))
+    one.end_change()
     assert one.has_to_speak(SUBSCRIPTION)
     assert answer(one, 4, 0).owned == rows(0)
     assert one.epoch == 4
@@ -116,11 +123,54 @@ def test_what_is_taken_away_is_confirmed_once_it_is_given_up() -> None:
 def test_partitions_of_a_topic_that_was_made_again_are_not_the_same() -> None:
     one = stable(0, 1)
     answer(one, 4, 0, 1, topic_id="id-2")
-    assert one.kept == []
     assert not one.is_in_force
-    one.holds([])
-    one.holds(places(0, 1))
+    assert one.begin_change().partitions == {}
+    one.end_change()
+    take(one)
     assert answer(one, 4, is_news=False).owned == rows(0, 1, topic_id="id-2")
+
+
+def test_what_is_assigned_while_a_change_is_under_way_is_for_the_next_one() -> None:
+    one = stable(0)
+    answer(one, 3, 0, 1)
+    one.begin_change()
+    answer(one, 4, 0)  # the listener has not returned yet, and the partition is not its own any more
+    assert not one.is_in_force, "it may read that partition already"
+    assert not one.has_to_speak(SUBSCRIPTION), "so it does not confirm to have given it up"
+    one.end_change()
+    assert list(one.owned) == places(0, 1)
+    take(one)
+    assert answer(one, 4, is_news=False).owned == rows(0)
+
+
+def test_a_topic_made_again_while_a_change_is_under_way_is_noticed_behind_it() -> None:
+    one = stable(0)
+    answer(one, 3, 0, 1)
+    one.begin_change()
+    answer(one, 4, 0, 1, topic_id="id-2")
+    one.end_change()
+    assert set(one.owned.values()) == {TOPIC_ID}, "what it reads is of the topic that was"
+    assert one.begin_change().partitions == {}
+
+
+@pytest.mark.parametrize("held", [(), (0,)])
+def test_what_a_change_takes_is_lost_with_the_membership(held: tuple[int, ...]) -> None:
+    one = stable(*held)
+    answer(one, 3, 0, 1)
+    one.begin_change()
+    one.failed(Call.HEARTBEAT, errors.UnknownMemberId(), generation=3)
+    one.end_change()
+    assert one.lost, "it may have read what belongs to others now"
+    assert not one.has_to_speak(SUBSCRIPTION), "it joins again once that is given up"
+    assert one.begin_change() == Change({}, is_lost=True, announces=False)
+
+
+def test_a_heartbeat_that_says_everything_names_what_a_change_takes() -> None:
+    one = stable(0)
+    answer(one, 3, 1)
+    one.begin_change()
+    one.unanswered()
+    assert one.heartbeat_request(SUBSCRIPTION).owned == rows(0, 1), "it may hold both"
 
 
 def test_a_changed_subscription_is_sent_at_once_and_once() -> None:
@@ -229,9 +279,9 @@ def test_a_member_that_is_none_any_more_loses_all_and_joins_under_its_id(error: 
     reaction = one.failed(Call.HEARTBEAT, error(), generation=3)
     assert (reaction.rejoin, reaction.fatal) == (True, False)
     assert (one.epoch, one.lost, one.assigned) == (JOIN_EPOCH, True, None)
-    assert one.kept == []
     assert one.commit_identity[0] == NO_EPOCH
-    one.holds([])
+    assert one.begin_change() == Change({}, is_lost=True, announces=False)
+    one.end_change()
     assert (one.lost, one.member_id) == (False, "m1")
 
 
@@ -247,7 +297,7 @@ def test_a_fenced_instance_ends_for_good() -> None:
     one = stable(0, instance_id="gate-1")
     assert one.failed(Call.HEARTBEAT, errors.FencedInstanceId("taken"), generation=3).fatal
     assert one.fenced is not None
-    one.holds([])
+    take(one)
     assert not one.has_to_speak(SUBSCRIPTION)
 
 

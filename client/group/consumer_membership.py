@@ -262,7 +262,7 @@ class ConsumerMembership:
     # ------------------------------------------------------------ partitions
 
     def begin_change(self) -> Change:
-        """Begin the next step towards the assignment. Call it only while not `is_in_force`, then `end_change` when done.
+        """Begin the next step towards the assignment. Call it only while not `is_in_force`, then call `end_change`.
 
         Lost partitions, and those of a topic that was created again, are given up first, in a step without new ones:
         the offsets of lost partitions must not be committed, and the others' not under the topic's new id.

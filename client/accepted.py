@@ -1,6 +1,6 @@
-"""The types of what the clients' keywords take, where a key's own type does not state it. Pure.
+"""Types of the clients' keyword arguments that accept more than the configuration key's own type. Pure.
 
-The registry names them (`accepts` in `client/config.py`), and `client/keywords.py` is written with them.
+The key registry refers to them by name (`accepts` in `client/config.py`), and so does `client/keywords.py`.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from raylog.client.group.assignor import PartitionAssignor
 
 Duration: TypeAlias = str | int | float | timedelta
-"""`30s`, milliseconds, or a timedelta."""
+"""A text such as `30s`, a number of milliseconds, or a timedelta."""
 IsolationLevel: TypeAlias = Literal["read_uncommitted", "read_committed"]
 SerializerChoice: TypeAlias = Literal["json", "msgpack", "string", "bytes", "int"] | Serializer
 DeserializerChoice: TypeAlias = Literal["json", "msgpack", "string", "bytes", "int"] | Deserializer
 
 
 class HasPartition(Protocol):
-    """An object that chooses partitions, as `kafka-python` has them."""
+    """A partitioner object in the style of `kafka-python`."""
 
     @property
     def partition(self) -> Callable[..., int | None]:
-        """Called with (topic, key, value, count) or (topic, key, count)."""
+        """Called with (topic, key, value, partition count) or (topic, key, partition count)."""
 
 
 PartitionerName: TypeAlias = Literal[
@@ -44,7 +44,7 @@ PartitionerName: TypeAlias = Literal[
 ]
 PartitionerChoice: TypeAlias = PartitionerName | Callable[..., int | None] | HasPartition
 InterceptorChoice: TypeAlias = Any
-"""An object with the methods, its class or dotted name; or several of them."""
+"""An interceptor object, its class, or its dotted name; or a sequence of these."""
 AssignorChoice: TypeAlias = "str | PartitionAssignor | type[PartitionAssignor]"
 PathChoice: TypeAlias = str | PathLike[str]
 PriorityChoice: TypeAlias = Literal["strict"] | Mapping[str, float] | Sequence[float]
@@ -59,4 +59,4 @@ ACCEPTED = (
     "PriorityChoice",
     "SerializerChoice",
 )
-"""The names that the registry may use."""
+"""The names that `accepts` in the key registry may use."""

@@ -1,7 +1,7 @@
-"""Validation of user arguments at the call: wrong arguments raise to the caller that passed them.
+"""Validation of user arguments at the call, so that the caller that passed a wrong argument gets the error.
 
-A batch is encoded later, on the client's loop, together with other callers' records. What cannot be encoded must not
-get that far. Used by producers and consumers. Pure, except for the current time.
+A batch is encoded later, on the client's loop, together with other callers' records: a value that cannot be encoded
+must not get that far. Used by producers and consumers. Pure, except for the current time.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from raylog.client.types import Header, OffsetAndMetadata
 from raylog.core.ids import TopicPartition
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
-"""The header of a batch has eight signed bytes for a timestamp."""
+"""The header of a batch holds a timestamp as a signed integer of eight bytes."""
 
 Headers: TypeAlias = Mapping[str, bytes | None] | Sequence[Header]
 """What `send` takes for headers: a mapping, or pairs where a name may occur more than once."""
 
 
 def as_bytes(what: str, value: object) -> bytes:
-    """Bytes of a bytes-like value; for anything else a TypeError that names the serializer to pass."""
+    """The bytes of a bytes-like value. For anything else raises a TypeError that names the serializer to pass."""
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     choice = {"str": "string", "int": "int"}.get(type(value).__name__, "json")
@@ -33,7 +33,7 @@ def as_bytes(what: str, value: object) -> bytes:
 
 
 def checked_headers(headers: Headers | None) -> list[Header] | None:
-    """The headers as they are stored, in order. Raises TypeError, or ValueError for a name that has no UTF-8 bytes."""
+    """The headers as stored, in order. Raises TypeError, or ValueError for a name that cannot be encoded as UTF-8."""
     if headers is None:
         return None
     try:
@@ -50,7 +50,7 @@ def _checked_header(name: object, content: object) -> Header:
     if type(name) is not str:
         raise TypeError(f"The name of a header must be str, not {type(name).__name__}: {name!r:.100}.")
     if not name.isascii():
-        name.encode()  # a lone surrogate has no bytes
+        name.encode()  # raises for a lone surrogate
     if content is None or type(content) is bytes:
         return name, content
     if isinstance(content, bytes | bytearray | memoryview):
@@ -82,7 +82,7 @@ def checked_timestamp(timestamp_ms: int | None) -> int | None:
 
 
 def checked_topic(topic: object) -> str:
-    """The topic's name. Raises TypeError for what is not text, ValueError for an empty one."""
+    """The topic's name. Raises TypeError unless it is text, ValueError for an empty one."""
     if not isinstance(topic, str):
         raise TypeError(f"The topic must be its name as str, not {type(topic).__name__}: {topic!r:.100}.")
     if not topic:
@@ -91,7 +91,7 @@ def checked_topic(topic: object) -> str:
 
 
 def check_topics(topics: Iterable[object]) -> None:
-    """Raise TypeError for arguments of a consumer's constructor that are no names."""
+    """Raise TypeError for arguments of a consumer's constructor that are not topic names."""
     for topic in topics:
         if isinstance(topic, Mapping):
             raise TypeError(
@@ -106,7 +106,7 @@ def check_topics(topics: Iterable[object]) -> None:
 
 
 def check_place(topic: object, partition: object) -> None:
-    """Raise for a topic that is no name, and for the number of a partition that is no int."""
+    """Raise for a topic that is not a name, and TypeError for a partition that is neither None nor an int."""
     checked_topic(topic)
     if partition is not None and (isinstance(partition, bool) or not hasattr(partition, "__index__")):
         raise TypeError(
@@ -129,7 +129,7 @@ def checked_partition(partition: object) -> TopicPartition:
 
 
 def checked_offset(partition: tuple[str, int], given: int | OffsetAndMetadata) -> OffsetAndMetadata:
-    """What is committed for a partition. Raises TypeError or ValueError for an invalid offset."""
+    """The offset and metadata to commit for a partition. Raises TypeError or ValueError for an invalid offset."""
     found = OffsetAndMetadata(given) if isinstance(given, int) else given
     if not isinstance(found, OffsetAndMetadata) or type(found.offset) is not int or not isinstance(found.metadata, str):
         raise TypeError(

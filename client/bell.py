@@ -1,8 +1,9 @@
-"""`Bell`: has a loop call something, from any other thread, at a third of what `call_soon_threadsafe` costs.
+"""`Bell`: lets any thread schedule a call on an event loop, at a third of the cost of `call_soon_threadsafe`.
 
-That makes a handle with a copy of the context, sends a byte through a socket, and has the loop receive twice: the byte,
-and then nothing. Each record that a thread sends alone wakes the loop, and waits until it is awake. May touch: an
-eventfd (Linux; elsewhere the loop's own way is used).
+`call_soon_threadsafe` makes a handle with a copy of the context, sends a byte through a socket, and has the loop
+receive twice: the byte, and then nothing. The cost matters for a thread that sends one record at a time: each send
+wakes the loop, and waits until it is awake. May touch: an eventfd (Linux only; elsewhere callers use
+`call_soon_threadsafe`).
 """
 
 from __future__ import annotations
@@ -18,15 +19,16 @@ from weakref import WeakKeyDictionary
 class Bell:
     """The bell of one loop.
 
-    Its descriptor is closed with the last reference, not with the loop: until then a thread may ring, and the number
-    could be that of another file. In a forked child it is the parent's, whose loop then finds nothing to do.
+    Its descriptor is closed with the last reference, not with the loop: until then a thread may still ring, and a
+    closed descriptor's number might already belong to another file. A forked child shares the parent's eventfd: when
+    the child rings, the parent's loop wakes and finds nothing to do.
     """
 
     __slots__ = ("__weakref__", "_calls", "_descriptor")
     _of_loops: ClassVar[WeakKeyDictionary[asyncio.AbstractEventLoop, Bell | None]] = WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Raises NotImplementedError where the system or the loop has no place for it, OSError without descriptors."""
+        """Raises NotImplementedError if the system or the loop does not support it, OSError without descriptors."""
         self._calls: deque[Callable[[], object]] = deque()
         self._descriptor = -1
         if not hasattr(os, "eventfd"):
@@ -36,7 +38,7 @@ class Bell:
 
     @classmethod
     def on_running_loop(cls) -> Bell | None:
-        """The bell of the running loop; None where there can be none."""
+        """The bell of the running loop; None where bells are not supported."""
         loop = asyncio.get_running_loop()
         if loop not in cls._of_loops:
             try:
@@ -46,7 +48,7 @@ class Bell:
         return cls._of_loops[loop]
 
     def ring(self, call: Callable[[], object]) -> None:
-        """Have the loop call this soon. From any thread; nothing happens once the loop is closed."""
+        """Schedule a call on the loop. From any thread; nothing happens once the loop is closed."""
         self._calls.append(call)
         os.eventfd_write(self._descriptor, 1)
 
@@ -60,7 +62,7 @@ class Bell:
             while calls:
                 calls.popleft()()
         finally:
-            if calls:  # one has failed: the loop reports that, and then comes back for the others
+            if calls:  # a call raised: the loop reports that, then comes back for the others
                 os.eventfd_write(self._descriptor, 1)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` may have ended by then

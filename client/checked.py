@@ -1,9 +1,9 @@
-"""Arguments of public calls are checked by their annotations, at one door: a wrong type is refused with one sentence.
+"""Checks the arguments of public calls by their annotations: a wrong type is refused with one clear sentence.
 
-`checks_arguments` wraps the public methods of a class whose parameters have an annotation of `CHECKS`; parameters with
-others are checked where they are read. What is iterated once comes to the method as a list. Hot calls check by
-themselves, and so do those that hand records over: CPython runs signal handlers when a call with an argument list comes
-back, and what the wrapped method had returned would be lost there. Pure.
+`checks_arguments` wraps the public methods of a class. Only parameters with an annotation in `CHECKS` are checked here;
+others are checked where they are read. An iterable reaches the method as a list. Two kinds of methods are left out and
+check by themselves: hot ones, and those that return records. CPython runs signal handlers when a call with `*args`
+returns, so an exception from a handler would lose the records that the wrapped method had returned. Pure.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Check = Callable[[str, Any], Any]
 
 
 def text(name: str, value: Any) -> Any:
-    """A str; which ones are legal is decided where it is read."""
+    """A str; its reader decides which values are legal."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}: {value!r:.100}.")
     return value
 
 
 def whole(name: str, value: Any) -> Any:
-    """An int, of numpy as well."""
+    """An int, or an integer of numpy."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{name} must be an int, not {type(value).__name__}: {value!r:.100}.")
     return operator.index(value)
@@ -45,24 +45,24 @@ def number(name: str, value: Any) -> Any:
 
 
 def whole_or_none(name: str, value: Any) -> Any:
-    """An int, or None: its default."""
+    """An int, or None for the default."""
     return None if value is None else whole(name, value)
 
 
 def number_or_none(name: str, value: Any) -> Any:
-    """A number of seconds or milliseconds, or None: without a limit, or the default."""
+    """A number of seconds or milliseconds, or None for no limit or the default."""
     return None if value is None else number(name, value)
 
 
 def truth(name: str, value: Any) -> Any:
-    """A bool: text such as "no" would count as true."""
+    """A bool, of numpy too. Nothing else, since a text such as "no" would count as true."""
     if type(value).__name__ not in ("bool", "bool_"):
         raise TypeError(f"{name} must be True or False, not {type(value).__name__}: {value!r:.100}.")
     return value
 
 
 def texts(name: str, value: Any) -> Any:
-    """Several str, as a list; a single one is refused, because its letters are several str as well."""
+    """An iterable of str, as a list. A single str is refused, though its letters would pass as an iterable of str."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         example = f"[{value!r:.60}]" if isinstance(value, str) else '["a", "b"]'
         raise TypeError(f"{name} must be a list of str, such as {example}, not {type(value).__name__}: {value!r:.100}.")
@@ -70,19 +70,19 @@ def texts(name: str, value: Any) -> Any:
 
 
 def partition(name: str, value: Any) -> Any:
-    """A TopicPartition, or a pair."""
+    """A TopicPartition, from one or from a (topic, number) pair."""
     return checked_partition(value)
 
 
 def partitions(name: str, value: Any) -> Any:
-    """Several of them, as a list."""
+    """An iterable of partitions, as a list of TopicPartition."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of TopicPartition, not {type(value).__name__}: {value!r:.100}.")
     return [checked_partition(each) for each in value]
 
 
 def mapping(name: str, value: Any) -> Any:
-    """A mapping of str to settings."""
+    """A mapping of str to settings: text, a number, a bool or None."""
     if not isinstance(value, Mapping):
         raise TypeError(f"{name} must be a mapping, such as a dict, not {type(value).__name__}: {value!r:.100}.")
     for key, each in value.items():
@@ -124,7 +124,7 @@ def _by_partition(name: str, value: Any) -> dict[Any, Any]:
 
 
 def assignment(name: str, value: Any) -> Any:
-    """The brokers of each partition."""
+    """A list with a list of broker ids for each partition."""
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise TypeError(f"{name} must be a list with the brokers of each partition, not {value!r:.100}.")
     for brokers in value:
@@ -136,14 +136,14 @@ def assignment(name: str, value: Any) -> Any:
 
 
 def wholes(name: str, value: Any) -> Any:
-    """Several int, as a list."""
+    """An iterable of int, as a list."""
     if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a list of int, not {type(value).__name__}: {value!r:.100}.")
     return [whole(f"each of {name}", each) for each in value]
 
 
 def called(name: str, value: Any) -> Any:
-    """A function."""
+    """A callable."""
     if not callable(value):
         raise TypeError(f"{name} must be a function, not {type(value).__name__}: {value!r:.100}.")
     return value
@@ -173,11 +173,11 @@ CHECKS: dict[str, Check] = {
     "Callable[[QueueMessage], object]": called,
     "Callable[[QueueMessage], Awaitable[object] | object]": called,
 }
-"""By annotation, without `| None`: None is legal where it is the default."""
+"""The check for each annotation, without its `| None`; None is legal where it is the default or is annotated."""
 
 
 def checks_arguments(*left_out: str) -> Callable[[Client], Client]:
-    """For a class: wrap its public methods, those that it inherits too, but for those that are left out."""
+    """A class decorator that wraps the public methods, inherited ones too, except those named in `left_out`."""
 
     def wrapped(client: Client) -> Client:
         for name, method in inspect.getmembers(client, inspect.isfunction):
@@ -189,7 +189,7 @@ def checks_arguments(*left_out: str) -> Callable[[Client], Client]:
 
 
 def checked_call(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The same method, whose arguments are checked first."""
+    """The method, wrapped so that its arguments are checked first; unwrapped if there is nothing to check."""
     checks = _checks_of(method)
     if not checks or hasattr(method, "__wrapped__"):
         return method
@@ -211,7 +211,8 @@ def checked_call(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 Checks = tuple[tuple[int, str, bool, Check], ...]
-"""Position (-1: by name only; of a variadic parameter its first), name, whether None is legal, check."""
+"""Per parameter: position (-1 = keyword only), name ("*" = variadic, from that position on), whether None is legal,
+check."""
 
 
 def _checks_of(method: Callable[..., Any]) -> Checks:

@@ -1,8 +1,8 @@
-"""The configuration keys of the clients, by Kafka's names, with types, defaults, bounds and meaning.
+"""The configuration keys of the clients, with Kafka's names: types, defaults, bounds and meaning.
 
-Each client's keys are one frozen dataclass; its fields are the registry from which the documentation is generated
-(`keys_of`). `load` accepts `linger_ms=5`, `{"linger.ms": 5}` and values in text (`{"linger.ms": "5"}`), as they come
-from configuration files. An unknown key is an error that names the nearest valid one. Pure.
+The keys of each client are the fields of a frozen dataclass. They are also the registry from which the documentation is
+generated (`keys_of`). `load` accepts `linger_ms=5`, `{"linger.ms": 5}`, and values as text (`{"linger.ms": "5"}`), as
+configuration files have them. For an unknown key it raises an error that suggests the nearest valid one. Pure.
 """
 
 # ruff: noqa: RUF009 - `key` only makes a dataclass field, once, as `field` itself does.
@@ -22,10 +22,10 @@ from raylog.storage.batch.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
 INSTANCE_ID_MAX = 249
-"""Characters of a `group_instance_id`, as in Kafka."""
+"""The most characters of a `group_instance_id`, as in Kafka."""
 ALIASES = {
     "bootstrap_servers": "bootstrap",
-    # What librdkafka calls differently.
+    # librdkafka's names.
     "queue_buffering_max_ms": "linger_ms",
     "message_timeout_ms": "delivery_timeout_ms",
     "compression_codec": "compression_type",
@@ -35,7 +35,7 @@ ALIASES = {
     "request_required_acks": "acks",
     "interceptor_classes": "interceptors",
 }
-"""Other names of keys, and ours for them."""
+"""Names of keys in other clients, and our names for them."""
 
 
 def key(
@@ -48,10 +48,10 @@ def key(
     accepts: str = "",
     shown: bool = True,
 ) -> Any:
-    """One configuration key: its default, its meaning with the unit, and what values are legal.
+    """One configuration key: its default, its meaning with the unit (`doc`), and its legal values.
 
-    `accepts` is the type of a keyword's value where the field's own does not state it; `ACCEPTED` in
-    `client/accepted.py` has the names that it may use.
+    `accepts`: the type of the keyword argument, if it accepts more than the field's own type; it is made of the names
+    in `ACCEPTED` of `client/accepted.py`. `shown=False` keeps the value out of `repr`.
     """
     metadata = {"doc": doc, "low": low, "high": high, "one_of": tuple(one_of), "accepts": accepts}
     return field(default=default, repr=shown, metadata=metadata)
@@ -86,7 +86,7 @@ class ClientConfig:
     metadata_max_age_ms: int = key(300_000, "Metadata older than this is fetched again without need.", low=1)
 
     def may_create_topics(self) -> bool:
-        """Whether the use of a topic may create it, in a cluster with `auto.create.topics.enable`."""
+        """Whether this client may create a topic by using it, in a cluster with `auto.create.topics.enable`."""
         return False
 
 
@@ -179,7 +179,7 @@ class ProducerConfig(ClientConfig):
                 raise InvalidConfig("enable_idempotence needs retries above 0; set enable_idempotence=False instead.")
 
     def may_create_topics(self) -> bool:
-        """Producers may, as in Kafka."""
+        """Always, as in Kafka."""
         return True
 
     def _check_transactions(self) -> None:
@@ -322,7 +322,7 @@ class ConsumerConfig(ClientConfig):
             )
 
     def may_create_topics(self) -> bool:
-        """As configured."""
+        """As `allow_auto_create_topics` says."""
         return self.allow_auto_create_topics
 
 
@@ -333,11 +333,11 @@ class AdminConfig(ClientConfig):
 
 Config = TypeVar("Config", bound=ClientConfig)
 WHERE = ("bootstrap", "secret", "token")
-"""The keys that say which cluster, and what to prove there; embedding systems have names of their own for them."""
+"""The keys for the cluster's address and the credentials; embedding systems have their own names for them."""
 
 
 def keys_of(kind: type[ClientConfig]) -> dict[str, Field[Any]]:
-    """The registry: every key of a client in Python spelling; `metadata["doc"]` has its meaning."""
+    """All keys of a client, in Python spelling; `metadata["doc"]` of a field is its meaning."""
     return {field.name: field for field in fields(kind)}
 
 
@@ -347,7 +347,7 @@ def kafka_name(name: str) -> str:
 
 
 def show_keys(kind: type[ClientConfig], *clients: type[Any]) -> None:
-    """Let `help()` and notebooks show each key of the clients with its default, in place of `**keywords`."""
+    """Have `help()` and notebooks show each key of the clients with its default, instead of `**keywords`."""
     shown = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=found.default, annotation=str(found.type))
         for name, found in keys_of(kind).items()
@@ -356,14 +356,15 @@ def show_keys(kind: type[ClientConfig], *clients: type[Any]) -> None:
         constructor: Any = client.__init__
         signature = inspect.signature(constructor)
         kept = [entry for entry in signature.parameters.values() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
-        with contextlib.suppress(AttributeError):  # compiled, it has a fixed signature
+        with contextlib.suppress(AttributeError):  # the signature of a compiled constructor is fixed
             constructor.__signature__ = signature.replace(parameters=[*kept, *shown])
 
 
 def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping[str, Any]) -> Config:
     """Merge dotted or snake_case keys with keyword arguments (which win) into a checked configuration.
 
-    Raises InvalidConfig for an unknown key, a value of a wrong type, or one out of bounds.
+    A value of None stands for the key's default. Raises InvalidConfig for an unknown key, a value of a wrong type, or
+    one out of bounds.
     """
     if config is not None and not isinstance(config, Mapping):
         raise InvalidConfig(
@@ -389,7 +390,7 @@ def load(kind: type[Config], config: Mapping[str, Any] | None, keywords: Mapping
 def _checked(wanted: Field[Any], spelt: str, value: Any) -> Any:
     default = None if wanted.default is MISSING else wanted.default
     type_name = str(wanted.type).split(" ")[0]
-    if value == default and type(value) is type(default):  # 5.0 and True are equal to 5 and 1, and no such numbers
+    if value == default and type(value) is type(default):  # by type too: 5.0 == 5 and True == 1
         return value
     if type_name == "int":
         value = _whole_number(spelt, value)

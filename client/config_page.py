@@ -1,6 +1,6 @@
-"""docs/configuration.md, made from the keys of topics, of the cluster and of the clients. Pure.
+"""Generates docs/configuration.md from the keys of topics, of the cluster and of the clients. Pure.
 
-`python -m raylog.client.config_page > docs/configuration.md` makes it.
+Run `python -m raylog.client.config_page > docs/configuration.md`.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ SINCE: Final = dict.fromkeys(
     ),
     "0.2",
 )
-"""Release that brought a key of topics or the cluster, where that is not the first one."""
+"""The release that introduced a key of topics or the cluster, if it was not the first one."""
 CLUSTER: Final = (
     "Given to `raylog.start(config=...)`, and altered while the cluster runs with `raylog config alter` or "
     "`Admin.alter_cluster_config` ([which value counts](operations.md#settings-of-the-cluster)); kept in the metadata "
     "log. *A change counts*: `at once`; `at the next start` of the cluster; only when `given at a start`; or until the "
     "topics exist that the key is for."
 )
-"""The text above the table of the cluster's keys."""
+"""The introduction to the table of the cluster's keys."""
 CLIENTS: Final = (
     (
         "All clients",
@@ -91,11 +91,11 @@ CLIENTS: Final = (
         "unlike a consumer.",
     ),
 )
-"""The sections of clients: title, keys, and the text above the table."""
+"""The sections of clients: title, keys, and introduction."""
 
 
 def to_markdown() -> str:
-    """Return docs/configuration.md."""
+    """Return the text of docs/configuration.md."""
     lines = [
         "# Configuration",
         "",
@@ -120,7 +120,7 @@ def to_markdown() -> str:
 
 
 def own_keys(kind: type[ClientConfig]) -> list[Field[Any]]:
-    """The keys of a client that not all clients have; for `ClientConfig`, those."""
+    """The keys of a client besides those that all clients share; for `ClientConfig` the shared ones."""
     shared = {} if kind is ClientConfig else keys_of(ClientConfig)
     return [field for name, field in keys_of(kind).items() if name not in shared]
 

@@ -1,8 +1,8 @@
-"""Where a client may be used, and by how many: its process, its event loop, one thread or task at a time. Written once.
+"""Checks that a client is used in its own process and event loop, and by one thread or task at a time.
 
-Every client of Raylog belongs to the process in which it was made, as its connections and its thread do; one of
-asyncio to the loop on which it was started. What is not for several at once has a `Turn`. All refuse in the same
-words, which say what to do. Pure, but for the hook of forks.
+Every client belongs to the process in which it was made, because its connections and its thread do; an asyncio client
+also to the loop on which it was started. An object that only one caller may use at a time has a `Turn`. The errors say
+what to do instead. Pure, except for the fork hook.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from raylog.core.errors import ClientClosed, ConcurrentUse
 
 
 class ThisProcess:
-    """This process, among those that have forked from the one that has imported Raylog."""
+    """Distinguishes a forked process from its parent: counts the forks since Raylog was imported."""
 
     __slots__ = ("forks",)
 
     def __init__(self) -> None:
         self.forks = 0
-        """How many forks lie between: an attribute, as each batch of a producer looks at it."""
+        """How many forks lie between that import and this process. An attribute, since each producer batch reads it."""
 
 
 this_process: Final = ThisProcess()
 
 
 def of_another_process(what: str) -> ClientClosed:
-    """The error of what was made before a fork: its thread and connections belong to the parent."""
+    """The error for an object that was made before a fork: its thread and connections belong to the parent."""
     return ClientClosed(f"The {what} was made before the fork; make a new one in the child process.")
 
 
 class NotPickled:
-    """Base of what cannot be sent to another process: it has connections, or waits for what arrives on one."""
+    """Base of objects that cannot be sent to another process: they have connections, or wait for data of one."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ class NotPickled:
 
 
 def not_pickled(name: str) -> str:
-    """What to do instead of pickling a client."""
+    """The message that says what to do instead of pickling a client."""
     return (
         f"A {name} cannot be pickled: it has connections of this process. Make it where it is used, in the task, "
         "actor or child process, with the same arguments."
@@ -53,29 +53,29 @@ def not_pickled(name: str) -> str:
 
 
 class Home:
-    """The event loop and the process of a client of asyncio, from its start on."""
+    """The event loop and the process that an asyncio client belongs to once it has started."""
 
     __slots__ = ("_forks", "_name", "loop")
 
     def __init__(self, name: str) -> None:
-        """`name`: the client's class, for the user."""
+        """`name`: the client's class, for messages."""
         self._name = name
         self._forks = this_process.forks
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def enter(self) -> None:
-        """The client starts on the running loop. Raises ClientClosed where it was started on another one."""
+        """The client starts on the running loop. Raises ClientClosed if it was started on another one before."""
         self.check()
         self.loop = asyncio.get_running_loop()
 
     def started(self) -> None:
-        """As `check`, and raise ClientClosed before the start as well."""
+        """As `check`; raises ClientClosed before the start as well."""
         if self.loop is None:
             raise ClientClosed(f"This {self._name} is not started: `await start()`, or use `async with`.")
         self.check()
 
     def leave(self) -> None:
-        """The client was refused when it started: nothing of it is left on the loop."""
+        """The start failed: the client no longer belongs to the loop."""
         self.loop = None
 
     def check(self) -> None:
@@ -93,30 +93,30 @@ class Home:
 
     @property
     def is_of_another_process(self) -> bool:
-        """Whether a fork lies between the start and now."""
+        """Whether this process was forked after the client was made."""
         return self._forks != this_process.forks
 
     @property
     def has_ended(self) -> bool:
-        """Whether the loop is closed, so that nothing can be waited for any more."""
+        """Whether the loop is closed, so that nothing can be awaited on it any more."""
         return self.loop is not None and self.loop.is_closed()
 
 
 class Turn:
-    """Held by one thread, or task, at a time: a call that finds it held does not wait, but is refused.
+    """A lock that does not wait: it is held by one thread or task at a time, and refuses a call while it is held.
 
-    As in `Spinlock`: deleting `free` is one step, and no signal handler runs between it and a `try` right behind it,
-    so that an interrupted call never leaves it held.
+    It is taken by deleting the attribute `free`, and released by setting it. As in `Spinlock`, that is one step, and
+    no signal handler runs between it and a `try` right after it: so an interrupted call never leaves the turn held.
     """
 
     __slots__ = ("_refusal", "free", "holder")
 
     def __init__(self, refusal: Callable[[bool], str]) -> None:
-        """`refusal(is_inside)`: what to say, to a call from inside the one that holds it, or from elsewhere."""
+        """`refusal(is_inside)` returns the error's message; `is_inside`: the refused caller itself holds the turn."""
         self.free = True
         self._refusal = refusal
         self.holder: object = None
-        """The thread or task that holds it, where it has noted that: cleared before the turn is free again."""
+        """The thread or task that holds it, once that has noted it; cleared before the turn is released."""
 
     def __enter__(self) -> None:
         """Take the turn. Raises ConcurrentUse when it is held."""
@@ -128,21 +128,21 @@ class Turn:
             raise self.refused() from None
 
     def __exit__(self, *_: object) -> None:
-        """Give it up."""
+        """Release the turn."""
         self.holder = None
         self.free = True
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this thread, or task, holds it."""
+        """Whether this thread or task holds the turn."""
         return self.holder == _caller()
 
     def held_here(self) -> None:
-        """Note that this thread, or task, has deleted `free`."""
+        """Note that this thread or task holds the turn; call it after deleting `free`."""
         self.holder = _caller()
 
     def refused(self) -> ConcurrentUse:
-        """The error of a call while the turn is held."""
+        """The error for a call that finds the turn held."""
         holder = self.holder
         thread = holder if isinstance(holder, int) else 0
         return ConcurrentUse(self._refusal(self.is_held_here), thread=thread)

@@ -1,9 +1,9 @@
-"""Interceptors: a user's objects that see every record between the application and the serializers (KIP-42).
+"""Interceptors: users' objects that see, and may change, every record between application and serializers (KIP-42).
 
-A record that is sent passes the interceptors in their order, then the serializers, then the partitioner; one that is
-read passes the deserializers, then the interceptors. They see what the application sees: objects, not bytes. An error
-of an interceptor is raised to the caller, unlike in Kafka, which logs it and goes on: one that encrypts, signs or hides
-something must not let a record pass because it has failed. Used by producers and consumers. Pure.
+A record that is sent passes the interceptors in their order, then the serializers, then the partitioner; a record that
+is read passes the deserializers, then the interceptors. So they see what the application sees: objects, not bytes. An
+error of an interceptor is raised to the caller. Kafka logs it and goes on; but if an interceptor that encrypts, signs
+or hides something fails, the record must not pass. Used by producers and consumers. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ProducerRecord(msgspec.Struct):
-    """A record on its way to `send()`: what was passed to it, not serialized. `msgspec.structs.replace` copies it."""
+    """A record as passed to `send()`, not serialized yet. `msgspec.structs.replace` makes a changed copy."""
 
     topic: str
     value: Any = None
@@ -39,35 +39,38 @@ class ProducerInterceptor:
     """Base for the interceptors of a producer; override what you need. Any object with these methods will do."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
-        """The record that is sent instead of this one; called by the thread that sends. An error ends that `send()`."""
+        """Return the record to send instead; called in the sending thread. If it raises, `send()` raises.
+
+        The error is InterceptorFailed, and the record is not sent.
+        """
         return record
 
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
-        """The record is stored (`metadata`), or has failed (`error`). On the client's thread: it must not block.
+        """Called when a record is stored (`metadata`) or has failed (`error`); on the client's thread: do not block.
 
-        An error that is raised here is logged: the record's outcome does not change.
+        An exception is only logged: the record's outcome does not change.
         """
 
     def close(self) -> None:
-        """The producer is closed."""
+        """Called when the producer is closed."""
 
 
 class ConsumerInterceptor:
     """Base for the interceptors of a consumer; override what you need. Any object with these methods will do."""
 
     def on_consume(self, record: Record) -> Record | None:
-        """The record that is returned instead of this one, or None to leave it out; called by the polling thread.
+        """Return the record that the user gets instead, or None to leave it out; called in the polling thread.
 
-        After an error the poll returns the records before this one, and the next raises InterceptorFailed. The position
-        stays at the record, so that every further poll tries it again, until `seek()` moves behind it.
+        If it raises, the poll returns the records before this one, and the next poll raises InterceptorFailed. The
+        position stays at the record, so every further poll tries it again, until `seek()` moves past it.
         """
         return record
 
     def on_commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """These offsets were committed. On the client's thread; an error that is raised here is logged."""
+        """Called when these offsets were committed; on the client's thread. An exception is only logged."""
 
     def close(self) -> None:
-        """The consumer is closed."""
+        """Called when the consumer is closed."""
 
 
 class ProducerInterceptors:
@@ -86,7 +89,7 @@ class ProducerInterceptors:
                 record = call(given)
                 if not isinstance(record, ProducerRecord):
                     raise TypeError(f"on_send must return a ProducerRecord, not {type(record).__name__}")
-            except Exception as error:  # any error of the user's code: it is named, with its record
+            except Exception as error:  # the user's code may raise anything
                 failure = InterceptorFailed(
                     f"{_name(call)} raised for a record of topic {given.topic!r} ({type(error).__name__}: {error}); "
                     "the record was not sent.",
@@ -101,9 +104,9 @@ class ProducerInterceptors:
     def on_columns(
         self, topic: str, partition: int | None, columns: tuple[Any, Any, Any, Any]
     ) -> tuple[list[Any], list[Any], list[Any], list[Any]]:
-        """The same for the columns of `send_batch`: values, keys, headers, and timestamps, or one for all.
+        """`on_send` for each row of `send_batch`. Columns: values, keys, headers, timestamps (or one for all rows).
 
-        Raises InterceptorFailed, and InvalidRequest where a record shall go to another topic or partition.
+        Raises InterceptorFailed, and InvalidRequest if an interceptor changes the topic or partition of a record.
         """
         values, keys, headers, stamps = (
             column.to_pylist() if hasattr(column, "to_pylist") else column for column in columns
@@ -122,7 +125,7 @@ class ProducerInterceptors:
             try:
                 record = self.on_send(given)
             except InterceptorFailed as failure:
-                self.refused(len(records), failure)  # of this record it is reported
+                self.refused(len(records), failure)  # the earlier ones; `on_send` has reported this record
                 raise
             records.append(record)
             if (record.topic, record.partition) != (topic, partition):
@@ -139,7 +142,7 @@ class ProducerInterceptors:
         )
 
     def follow(self, future: Any) -> None:
-        """Report the outcome of a record that was sent."""
+        """Report the outcome of a sent record to the interceptors when it is known."""
         if self._on_acknowledgement:
             future.add_done_callback(self._done)
 
@@ -148,7 +151,7 @@ class ProducerInterceptors:
         self.acknowledged(None if error is not None else future.result(0), error)
 
     def acknowledged(self, metadata: RecordMetadata | None, error: Exception | None) -> None:
-        """Call every interceptor; an error of one is logged."""
+        """Call every `on_acknowledgement`; exceptions are logged."""
         for call in self._on_acknowledgement:
             try:
                 call(metadata, error)
@@ -156,7 +159,7 @@ class ProducerInterceptors:
                 logger.exception("%s raised an error.", _name(call))
 
     def refused(self, count: int, error: Exception) -> None:
-        """So many records have passed `on_send`, and are not sent."""
+        """Report the error for so many records that have passed `on_send` and are not sent."""
         for _ in range(count):
             self.acknowledged(None, error)
 
@@ -174,7 +177,7 @@ class ConsumerInterceptors:
         self._on_commit = _methods(chain, "on_commit")
 
     def on_consume(self, record: Record) -> Record | None:
-        """The record after all interceptors; None: it is left out. Raises InterceptorFailed."""
+        """The record after all interceptors; None = it is left out. Raises InterceptorFailed."""
         given = record
         for call in self._on_consume:
             try:
@@ -184,7 +187,7 @@ class ConsumerInterceptors:
                 if not isinstance(returned, Record):
                     raise TypeError(f"on_consume must return a Record or None, not {type(returned).__name__}")
                 given = returned
-            except Exception as error:  # any error of the user's code: it is named, with its record
+            except Exception as error:  # the user's code may raise anything
                 raise InterceptorFailed(
                     f"{_name(call)} raised for the record at offset {record.offset} of {record.topic}-"
                     f"{record.partition} ({type(error).__name__}: {error}). The next poll tries it again; seek to "
@@ -198,7 +201,7 @@ class ConsumerInterceptors:
         return given
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Call every interceptor; an error of one is logged."""
+        """Call every `on_commit`; exceptions are logged."""
         for call in self._on_commit:
             try:
                 call(offsets)
@@ -211,7 +214,7 @@ class ConsumerInterceptors:
 
 
 def interceptors_of(choice: Any, *methods: str) -> tuple[Any, ...]:
-    """The objects that the key `interceptors` names, each with one of the methods at least. Raises InvalidConfig."""
+    """The objects that the key `interceptors` names; each needs at least one of `methods`. Raises InvalidConfig."""
     if choice is None:
         return ()
     if isinstance(choice, str):
@@ -231,7 +234,7 @@ def interceptors_of(choice: Any, *methods: str) -> tuple[Any, ...]:
 
 
 def _imported(name: str) -> Any:
-    """The class of a dotted name, as configuration files have it."""
+    """Import the class with this dotted name."""
     module, _, attribute = name.replace(":", ".").rpartition(".")
     try:
         return getattr(import_module(module), attribute)
@@ -263,5 +266,5 @@ def _close(chain: tuple[Any, ...]) -> None:
 
 
 def refuse_columns(call: str, instead: str) -> RaylogError:
-    """The error for whole columns where interceptors have to see every record."""
+    """The error for a call with whole columns, while interceptors have to see every record."""
     return InvalidRequest(f"{call} makes no object for a record, so no interceptor can see it; use {instead} instead.")

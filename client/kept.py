@@ -1,8 +1,8 @@
-"""What a process has connected and does not use now, kept for a while for its next use.
+"""A cache of idle clients and connections, which are kept open for a while for their next use.
 
-Spark uses the processes again in which it plans queries and runs tasks, and connecting would be most of what a plan or
-a small task takes. Everything here belongs to one event loop. Used by ranges/connected.py (the client of a plan) and
-reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's clock.
+Spark plans queries and runs tasks in the same processes again and again, and connecting would take most of the time of
+a plan or a small task. Everything here belongs to one event loop. Used by ranges/connected.py (the client of a plan)
+and reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 Item = TypeVar("Item")
 
 KEPT_S = 60.0
-"""What nothing has used for so long is closed."""
+"""An item that was idle for so long is closed."""
 
 
 class _Idle(NamedTuple, Generic[Item]):
@@ -25,10 +25,10 @@ class _Idle(NamedTuple, Generic[Item]):
 
 
 class Kept(Generic[Item]):
-    """Items that nothing uses now, at most one for each purpose."""
+    """Idle items, at most one for each purpose."""
 
     def __init__(self, close: Callable[[Item], Awaitable[None]], *, at_most: int) -> None:
-        """`close` ends an item; of more than `at_most` items, the one that was kept first is closed."""
+        """`close` closes an item. If there are more than `at_most` items, the one that was kept first is closed."""
         self._close = close
         self._at_most = at_most
         self._idle: dict[Hashable, _Idle[Item]] = {}
@@ -38,7 +38,7 @@ class Kept(Generic[Item]):
         return len(self._idle)
 
     def take(self, purpose: Hashable) -> Item | None:
-        """The item that was kept for an equal purpose, which is the caller's now; None: there is none."""
+        """Remove and return the item that was kept for this purpose; None = there is none."""
         found = self._idle.pop(purpose, None)
         if found is None:
             return None
@@ -46,7 +46,7 @@ class Kept(Generic[Item]):
         return found.item
 
     async def keep(self, purpose: Hashable, item: Item) -> None:
-        """Keep this item; close the one with the same purpose, and what is too much."""
+        """Keep this item. Closes an older one with the same purpose, and one above the limit."""
         closed = [self.take(purpose)]
         self._idle[purpose] = _Idle(item, asyncio.ensure_future(self._end(purpose)))
         if len(self._idle) > self._at_most:
@@ -56,20 +56,20 @@ class Kept(Generic[Item]):
                 await self._close(old)
 
     async def close(self) -> None:
-        """Close everything that is kept."""
+        """Close all kept items."""
         for purpose in list(self._idle):
             if (item := self.take(purpose)) is not None:
                 await self._close(item)
 
     def forget(self) -> None:
-        """Drop what a fork has copied: the connections are the parent's."""
+        """In a forked child: drop the items without closing them, since the connections are the parent's."""
         self._idle = {}
 
     async def _end(self, purpose: Hashable) -> None:
         try:
             await asyncio.sleep(KEPT_S)
         finally:
-            # Also when the loop ends. `take` has removed the item before it ends this task.
+            # Also when the loop ends and cancels this task. If `take` cancels it, the item was removed before.
             found = self._idle.get(purpose)
             if found is not None and found.ending is asyncio.current_task():
                 del self._idle[purpose]

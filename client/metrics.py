@@ -15,10 +15,10 @@ _TOTAL, _RATE = "-total", "-rate"
 
 
 class ClientMetrics(Mapping[str, float]):
-    """A snapshot of a client's metrics by Kafka's names: a mapping, with those of topics and partitions beside it.
+    """A snapshot of a client's metrics: a mapping by Kafka's names, with attributes for those of topics and partitions.
 
-    Times are in milliseconds and sizes in bytes where a name has no unit. What ends in `-total` counts from the start
-    of the client; `since` an earlier snapshot gives rates.
+    Times are in milliseconds and sizes in bytes if the name has no unit. Names that end in `-total` count from the
+    start of the client; `since(earlier)` gives rates.
     """
 
     __slots__ = ("_values", "partitions", "taken_s", "topics")
@@ -33,7 +33,7 @@ class ClientMetrics(Mapping[str, float]):
     ) -> None:
         self._values = dict(values)
         self.taken_s = taken_s
-        """When this was taken, by the monotonic clock, in seconds."""
+        """When the snapshot was taken, in seconds of the monotonic clock."""
         self.topics: Mapping[str, Values] = dict(topics or {})
         """Kafka's `producer-topic-metrics`, by topic; empty for a consumer."""
         self.partitions: Mapping[TopicPartition, Values] = dict(partitions or {})
@@ -52,9 +52,9 @@ class ClientMetrics(Mapping[str, float]):
         return f"ClientMetrics({self._values!r})"
 
     def since(self, earlier: ClientMetrics) -> ClientMetrics:
-        """The rates per second since an earlier snapshot of the same client: `-total` becomes `-rate`.
+        """The rates per second since an earlier snapshot of the same client; `-total` in a name becomes `-rate`.
 
-        Raises ValueError for one that is not earlier.
+        Raises ValueError for a snapshot that is not earlier.
         """
         elapsed_s = self.taken_s - earlier.taken_s
         if elapsed_s <= 0:

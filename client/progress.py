@@ -1,4 +1,4 @@
-"""Says how far something long has come. Used where many partitions or processes are waited for."""
+"""Reports the progress of long waits, such as for many partitions or processes."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from collections.abc import Callable
 from typing import Final
 
 QUIET_S: Final = 1.0
-"""What takes no longer is not reported."""
+"""A wait that takes no longer than this is not reported."""
 EVERY_S: Final = 1.0
+"""The least time between two reports."""
 
 Say = Callable[[str], None]
 """Takes one sentence without a full stop, such as "812 of 1,000 partitions asleep"."""
 
 
 class Progress:
-    """Passes a line on about once a second, beginning a second after the start, and only when it has changed."""
+    """Reports a line at most every `EVERY_S`, from `QUIET_S` after the start on, and only if it has changed."""
 
     def __init__(self, say: Say | None, clock: Callable[[], float] = time.monotonic) -> None:
-        """``say`` None = nothing is reported. ``clock`` returns seconds."""
+        """``say`` gets each line; None = nothing is reported. ``clock`` returns seconds."""
         self._say = say
         self._clock = clock
         self._due_s = clock() + QUIET_S
         self._last = ""
 
     def at(self, done: int, total: int, what: str) -> None:
-        """State that ``done`` of ``total`` are what ``what`` says; without any there is nothing to say."""
+        """Report "``done`` of ``total`` ``what``", if there are any."""
         if total:
             self.line(f"{done:,} of {total:,} {what}")
 
     def line(self, text: str) -> None:
-        """State how far it is, in one line."""
+        """Report a line, if one is due and it has changed."""
         now_s = self._clock()
         if self._say is None or text == self._last or now_s < self._due_s:
             return

@@ -1,8 +1,8 @@
 """One event loop in one daemon thread, shared by all synchronous clients of a process.
 
 Used by Producer, Consumer and Admin; their asyncio twins run on the caller's own loop instead. `blocking` makes a
-synchronous method from a coroutine of the twin. A fork leaves the thread behind in the parent, so the child makes
-another. May touch: threads, the event loop.
+synchronous method from a coroutine method of the twin. After a fork the child does not have the thread, and makes a new
+one. May touch: threads, the event loop.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _ended() -> ClientClosed:
 
 
 class Runtime:
-    """The loop and its thread. Get it with `shared()`; it ends with the process."""
+    """The loop and its thread, which end with the process. Get it with `shared()`."""
 
     def __init__(self) -> None:
         self._process = os.getpid()
@@ -47,7 +47,7 @@ class Runtime:
         self._running = threading.Event()
         self._is_stopped = False
         self._waits: set[Pending[Any]] = set()
-        """What threads wait for."""
+        """The work that threads wait for."""
         self.thread.start()
         if not self._running.wait(_START_TIMEOUT_S):
             raise RuntimeError(f"The client's thread did not start within {_START_TIMEOUT_S} seconds.")
@@ -55,9 +55,9 @@ class Runtime:
     def run(self, work: Coroutine[Any, Any, Result], timeout_s: float | None = None) -> Result:
         """Run a coroutine on the loop and wait for its result in this thread.
 
-        After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled and TimeoutError or KeyboardInterrupt is
-        raised. `None` is for coroutines that have a deadline of their own. Not for callbacks, which run on the loop
-        itself and would deadlock. Raises ClientClosed when the thread does not exist, as after a fork, and
+        After `timeout_s` seconds, or at KeyboardInterrupt, it is cancelled, and TimeoutError or KeyboardInterrupt is
+        raised. `timeout_s=None` is for coroutines that have a deadline of their own. Raises RuntimeError in a callback,
+        which runs on the loop itself and would deadlock; ClientClosed if the thread does not exist, as after a fork;
         ConcurrentUse in a signal handler that has interrupted `send()`.
         """
         try:
@@ -72,14 +72,14 @@ class Runtime:
         except asyncio.CancelledError:
             park_at_exit()
             raise RuntimeError("The call was cancelled because the client's loop is ending.") from None
-        except BaseException:  # including KeyboardInterrupt: the end of the wait must end the work
+        except BaseException:  # KeyboardInterrupt too: if the wait ends, the work has to end
             wait.cancel()
             raise
         finally:
             self._waits.discard(wait)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> Pending[Result]:
-        """Run a coroutine on the loop; the thread waits for its result later."""
+        """Run a coroutine on the loop; the caller waits for its result later."""
         wait = Pending(self.loop, work, self._waits)
         self.call_soon(wait.begin)
         return wait
@@ -95,7 +95,7 @@ class Runtime:
         refuse_waiting()
 
     def call_soon(self, function: Callable[..., object], *args: Any) -> None:
-        """Call a function on the loop; from any thread. Raises ClientClosed when the loop has ended."""
+        """Call a function on the loop; from any thread. Raises ClientClosed if the loop has ended."""
         try:
             self.loop.call_soon_threadsafe(function, *args)
         except RuntimeError:
@@ -106,7 +106,7 @@ class Runtime:
 
     def is_current_thread(self) -> bool:
         """Whether the caller runs on the loop's thread."""
-        # The system gives the identifier of a thread that has ended to the next one.
+        # `is_alive` because the system may reuse the identifier of a thread that has ended.
         return self.thread.is_alive() and threading.get_ident() == self.thread.ident
 
     def stop(self) -> None:
@@ -128,11 +128,11 @@ class Runtime:
                 self.loop.run_until_complete(asyncio.wait(left, timeout=_STOP_TIMEOUT_S / 2))
         finally:
             self.loop.close()
-            for wait in list(self._waits):  # no task ends them any more
+            for wait in list(self._waits):  # their tasks will not end any more
                 wait.end(_ended())
 
     def _run_until_stopped(self) -> None:
-        """Run the loop until it is stopped; what is to end the program ends only the call that has raised it."""
+        """Run the loop until it is stopped. SystemExit and KeyboardInterrupt of user code do not end it."""
         while not self._is_stopped:
             try:
                 self.loop.run_forever()
@@ -143,8 +143,8 @@ class Runtime:
 class Pending(Generic[Result]):
     """Work on the loop that a thread waits for.
 
-    The two share no lock that is ever held: a signal handler may run in the thread at any step, and wait for the loop,
-    which would wait for the thread.
+    Thread and loop share no lock: a signal handler could interrupt the thread while it holds the lock, and wait for the
+    loop, which would wait for the lock.
     """
 
     __slots__ = ("_all", "_ended", "_error", "_is_cancelled", "_is_over", "_loop", "_result", "_task", "_work")
@@ -165,7 +165,7 @@ class Pending(Generic[Result]):
     # In the thread that waits
 
     def result(self, timeout_s: float | None) -> Result:
-        """What the work has returned, or raised. Raises TimeoutError after `timeout_s`, CancelledError."""
+        """Return or raise the result of the work. Raises TimeoutError after `timeout_s` (None = no limit)."""
         while not self._is_over:
             if not self._ended.wait(timeout_s) and not self._is_over:
                 raise TimeoutError(f"The work on the client's loop has not ended within {timeout_s} seconds.")
@@ -173,11 +173,11 @@ class Pending(Generic[Result]):
             try:
                 raise self._error
             finally:
-                self._error = None  # whose traceback has this frame
+                self._error = None  # breaks a reference cycle: its traceback has this frame
         return self._result  # type: ignore[no-any-return]  # of the work
 
     def cancel(self) -> None:
-        """End the work, if it goes on: the thread waits no more."""
+        """Cancel the work, because the thread no longer waits for it."""
         self._is_cancelled = True
         try:
             self._loop.call_soon_threadsafe(self._cancel)
@@ -196,7 +196,7 @@ class Pending(Generic[Result]):
         self._task.add_done_callback(self._done)
 
     def end(self, error: BaseException) -> None:
-        """Have the thread raise an error, unless the work has ended."""
+        """Have the waiting thread raise an error, unless the work has ended."""
         if self._task is None:
             self._work.close()
         if not self._is_over:
@@ -225,7 +225,7 @@ class Pending(Generic[Result]):
 
 
 class Signal:
-    """As an Event, for one waiting thread, at a tenth of its cost: this is on the path of every awaited record.
+    """As `threading.Event`, for one waiting thread, at a tenth of the cost: each record that is waited for needs it.
 
     A successful wait clears the signal.
     """
@@ -233,7 +233,7 @@ class Signal:
     __slots__ = ("_quiet",)
 
     def __init__(self) -> None:
-        self._quiet = threading.Lock()  # locked: nothing has happened
+        self._quiet = threading.Lock()  # locked = the signal is not set
         self._quiet.acquire()
 
     def set(self) -> None:
@@ -248,9 +248,9 @@ class Signal:
         self._quiet.acquire(blocking=False)
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Wait for the signal; False when it was not set in `timeout_s` (None: wait without a limit).
+        """Wait for the signal, and clear it; False if it was not set within `timeout_s` (None = no limit).
 
-        Raises ConcurrentUse in a signal handler for which the loop would wait, as `refuse_waiting`.
+        Raises ConcurrentUse as `refuse_waiting` does.
         """
         if self._quiet.acquire(blocking=False):
             return True
@@ -260,28 +260,28 @@ class Signal:
         return self._quiet.acquire(timeout=min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
 
-_lock = threading.RLock()  # a signal handler may make a client while its thread makes one
+_lock = threading.RLock()  # reentrant: a signal handler may make a client while its own thread makes one
 _shared: Runtime | None = None
 _is_exiting = False
 
 
 def park_at_exit() -> None:
-    """Hold a daemon thread that meets clients which the end of the program has closed: it ends with the program.
+    """While the program ends, park a daemon thread that uses a closed client; it ends with the program.
 
-    Else each would end with a traceback, of an error that is none.
+    Otherwise the thread would print a traceback, although nothing is wrong.
     """
     while _is_exiting and threading.current_thread().daemon:
         time.sleep(_PARKED_S)
 
 
 def begin_exit() -> None:
-    """The program ends: what daemon threads meet from here on is no error."""
+    """Note that the program ends, so that daemon threads are parked (`park_at_exit`)."""
     global _is_exiting
     _is_exiting = True
 
 
 def shared() -> Runtime:
-    """The runtime of this process; made at the first call."""
+    """The runtime of this process, made at the first call."""
     global _shared
     runtime = _shared
     if runtime is not None and runtime.thread.is_alive():
@@ -293,7 +293,7 @@ def shared() -> Runtime:
 
 
 def _forget_after_fork() -> None:
-    """In a forked child the thread does not exist, and the lock may be held by a thread of the parent."""
+    """Start afresh in a forked child: the thread does not exist there, and the lock may be held for good."""
     global _shared, _lock
     _shared = None
     _lock = threading.RLock()
@@ -306,7 +306,7 @@ def _stop_at_exit() -> None:
 
 
 class SynchronousClient(NotPickled):
-    """Base of the synchronous clients whose methods `blocking` and `on_loop` make. A context manager."""
+    """Base of the synchronous clients, whose methods are made by `blocking` and `on_loop`. A context manager."""
 
     def __init__(self, asynchronous: object) -> None:
         self._asynchronous = asynchronous
@@ -314,7 +314,7 @@ class SynchronousClient(NotPickled):
         self._runtime = shared()
 
     def _why_closed(self) -> str | None:
-        """Why no call is possible any more; None while the client is open."""
+        """The reason why no call is possible any more; None while the client is open."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -328,7 +328,7 @@ class SynchronousClient(NotPickled):
         self.close()
 
     def _do(self, function: Callable[[], Result]) -> Result:
-        """Call a function on the loop, between its other work, and wait for its result. Raises ClientClosed."""
+        """Call a function on the loop and wait for its result. Raises ClientClosed."""
 
         async def work() -> Result:
             return function()
@@ -336,7 +336,7 @@ class SynchronousClient(NotPickled):
         return self._run(work())
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Wait for work on the loop; all has a deadline of its own, except a poll without one. Raises ClientClosed."""
+        """Run work on the loop and wait for it. It needs a deadline of its own. Raises ClientClosed."""
         reason = self._why_closed()
         if reason is not None:
             work.close()
@@ -347,7 +347,7 @@ class SynchronousClient(NotPickled):
 def blocking(
     method: Callable[Concatenate[Any, Parameters], Coroutine[Any, Any, Result]],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
-    """The synchronous form of a coroutine method: same signature and docstring, waits in the caller's thread."""
+    """Make a synchronous method of a coroutine method, with its signature and docstring; the caller's thread waits."""
 
     @wraps(method)
     def call(client: SynchronousClient, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -359,7 +359,7 @@ def blocking(
 def on_loop(
     method: Callable[Concatenate[Any, Parameters], Result],
 ) -> Callable[Concatenate[Any, Parameters], Result]:
-    """As `blocking`, for a plain method: it runs on the loop, between its other work."""
+    """As `blocking`, for a plain method, which runs on the loop."""
 
     @wraps(method)
     def call(client: SynchronousClient, /, *args: Parameters.args, **options: Parameters.kwargs) -> Result:

@@ -1,4 +1,4 @@
-"""Delays as users give them, and the handles of delayed records. Used by producers, `Admin` and commands. Pure."""
+"""Parses delays, times and handles of delayed records. Used by producers, `Admin` and commands. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from raylog.core.errors import InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX, HalfId
 
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-"""RocketMQ's delay levels, from 1 on."""
+"""RocketMQ's delay levels, beginning with level 1."""
 DELAY_MAX_MS: Final = 40 * 86_400_000
 """Default of a topic's `delay.max.ms`."""
 
@@ -23,7 +23,7 @@ Moment: TypeAlias = int | datetime
 
 SECONDS_FROM: Final = 1_000_000_000
 SECONDS_BELOW: Final = 10_000_000_000
-"""Between these a number of milliseconds is a time of early 1970, and one of seconds is of this age."""
+"""A number in this interval is refused as a time: in milliseconds it would be in 1970, so it is probably in seconds."""
 
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -33,7 +33,7 @@ _LEVELS_MS: Final = tuple(int(text[:-1]) * _UNITS_MS[text[-1]] for text in LEVEL
 
 
 def delay_ms(delay: Delay) -> int:
-    """The delay in milliseconds; a negative one is none. Level 0 is none, a level above 18 is 18, as in RocketMQ.
+    """The delay in milliseconds, at least 0. Level 0 means no delay, and levels above 18 mean 18, as in RocketMQ.
 
     Raises ValueError for a text that is no delay, TypeError for other types.
     """
@@ -64,9 +64,9 @@ def _of_text(text: str) -> int:
 
 
 def moment_ms(moment: Moment, name: str = "deliver_at") -> int:
-    """The moment in milliseconds since 1970; `name` is the argument's, for errors.
+    """A time in milliseconds since 1970; `name`: of the argument, for errors.
 
-    Raises ValueError for a datetime without zone and for what must be seconds, else TypeError.
+    Raises ValueError for a datetime without zone, and for a number that is probably in seconds; TypeError.
     """
     if isinstance(moment, datetime):
         if moment.tzinfo is None or moment.utcoffset() is None:
@@ -89,7 +89,7 @@ def moment_ms(moment: Moment, name: str = "deliver_at") -> int:
 
 
 def checked_schedule_id(schedule_id: Any) -> bytes:
-    """A schedule id as it is stored. Raises TypeError for what is no text, ValueError for an empty or a long one."""
+    """A schedule id in bytes. Raises TypeError unless it is text; ValueError if empty, too long or unprintable."""
     if not isinstance(schedule_id, str):
         raise TypeError(f"schedule_id is a text such as 'close-42', not {type(schedule_id).__name__}.")
     if not schedule_id.isprintable():
@@ -105,17 +105,17 @@ def checked_schedule_id(schedule_id: Any) -> bytes:
 
 def shard_of_half(name: HalfId, shards: int) -> int:
     """The partition of ``__scheduled`` that holds a half message."""
-    from raylog.storage.batch.key_hash import hash_of_key  # on use: few administrators look for half messages
+    from raylog.storage.batch.key_hash import hash_of_key  # imported on use: few processes need it
 
     return hash_of_key("\0".join(name).encode()) % shards
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Names a delayed record; its text is what users keep."""
+    """Identifies a delayed record; users keep its text form."""
 
     partition: int
-    """Of ``__scheduled``."""
+    """The partition of ``__scheduled``."""
     offset: int
     due_ms: int
 
@@ -125,7 +125,7 @@ class Handle:
 
     @classmethod
     def parse(cls, text: Any) -> Handle:
-        """The handle of a text. Raises InvalidRequest."""
+        """Parse the text form. Raises InvalidRequest."""
         parts = text.split("-") if isinstance(text, str) else ()
         if len(parts) != 3 or not all(part.isascii() and part.isdecimal() and len(part) < 20 for part in parts):
             raise InvalidRequest(

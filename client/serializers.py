@@ -1,4 +1,4 @@
-"""Conversion of keys and values to and from bytes: named shorthands, or any function.
+"""Serializers and deserializers of keys and values: named ones, or any function.
 
 Used by producer and consumer. Null keys and values pass unchanged (a null value is a tombstone). Pure.
 """
@@ -24,7 +24,7 @@ def _string_to_bytes(value: str) -> bytes:
 
 
 def _int_to_bytes(value: int) -> bytes:
-    """Eight bytes, big-endian, signed: what Kafka's LongSerializer writes."""
+    """Eight bytes, big-endian, signed, as Kafka's LongSerializer."""
     return value.to_bytes(8, "big", signed=True)
 
 
@@ -33,7 +33,7 @@ def _int_from_bytes(data: bytes) -> int:
 
 
 def _msgpack_to_bytes() -> Serializer:
-    import msgpack  # with the first client that uses it: most do not
+    import msgpack  # imported on use: most clients do not need it
 
     return partial(msgpack.packb, use_bin_type=True, datetime=True)
 
@@ -41,7 +41,7 @@ def _msgpack_to_bytes() -> Serializer:
 def _msgpack_from_bytes() -> Deserializer:
     import msgpack
 
-    # Text is text, bytes are bytes, and any key of a map is legal, as it was when it was written.
+    # As written: text stays text, bytes stay bytes, and a map may have keys of any type.
     return partial(msgpack.unpackb, raw=False, strict_map_key=False, timestamp=3)
 
 
@@ -66,12 +66,12 @@ SHORTHANDS = (*_SERIALIZERS, "msgpack")
 
 
 def serializer(choice: str | Serializer | None) -> Serializer | None:
-    """The function for a choice; None means that bytes pass unchanged. Raises InvalidConfig."""
+    """The serializer for a name or function; None = bytes pass unchanged. Raises InvalidConfig."""
     return cast("Serializer | None", _find("serializer", choice, _SERIALIZERS))
 
 
 def deserializer(choice: str | Deserializer | None) -> Deserializer | None:
-    """The function for a choice; None means that bytes pass unchanged. Raises InvalidConfig."""
+    """The deserializer for a name or function; None = bytes pass unchanged. Raises InvalidConfig."""
     return cast("Deserializer | None", _find("deserializer", choice, _DESERIALIZERS))
 
 

@@ -1,8 +1,7 @@
-"""`Spinlock`: a lock for critical sections shorter than the cost of a standard library lock.
+"""`Spinlock`: a lock for critical sections that take less time than a lock of the standard library costs.
 
-`threading.Lock` reads the clock at each acquisition, and with `with` it costs a fifth of a microsecond, as much as the
-rest of `send()` for a record in a batch. Used by the accumulator and `Producer.send`, and by the runtime, before a
-thread waits. No I/O.
+`threading.Lock` reads the clock at each acquisition. With `with` it costs a fifth of a microsecond, as much as the rest
+of `send()` for a record. Used by the accumulator and `Producer.send`, and by the runtime before a thread waits. No I/O.
 """
 
 from __future__ import annotations
@@ -21,28 +20,31 @@ from raylog.core.errors import ConcurrentUse
 
 _PAUSE_S = 0.000_05
 Token = tuple[int] | list[int]
-"""What has taken a lock: its thread, in an object that no other section has."""
+"""Identifies the holder of a lock: its thread's ident, in an object that belongs to one critical section only."""
 _all: dict[int, weakref.ref[Spinlock]] = {}
 _inlining: set[CodeType] = set()
 
 
 class Spinlock:
-    """Held by one thread at a time: the thread that deleted `free`, until it sets `free` again.
+    """A lock that a thread takes by deleting the attribute `free`, and releases by setting `free` again.
 
-    Deleting an attribute is one step under the interpreter's lock, and fails for all but one thread. No signal handler
-    runs between it and the `try` behind it, as one may behind a call: Ctrl-C never leaves the lock held. Hold it for a
-    few steps only, and never wait in it: a thread that finds it held retries after a pause. That is rare, because the
-    interpreter switches threads at calls and loops, and the shortest of these sections have none.
+    Deleting an attribute is one step under the GIL, and succeeds for one thread only. No signal handler runs between it
+    and a `try` right after it, as it could after a call, so Ctrl-C never leaves the lock held. Hold it for a few steps
+    only, and never wait while you hold it: a thread that finds it held retries after a pause. This is rare, because the
+    interpreter switches threads only at calls and loops, and the shortest critical sections have none.
 
-    In a thread of the user's, where Ctrl-C may come at any call, `take` it inside a `try` with a token of one's own,
-    and set `owner` and `free` without a call in its `finally`, where `owner` is that token: an `__exit__` could be
-    interrupted before its first step. On the loop, whose thread runs no signal handlers, use `with`. Where even these
-    calls are too expensive, `Producer.send` deletes `free` itself, with its `try` right behind. If another thread holds
-    the lock it goes the general way, which waits here.
+    How to use it:
 
-    A signal handler may run amid a section of its own thread, which goes on only when the handler has returned. What
-    would wait for that lock there, in this thread or on the loop, is refused with ConcurrentUse. `owner` names the
-    thread that has taken it; a function that does so itself is registered by `inlines`, and found on the stack.
+    - In a user's thread, where Ctrl-C may come at any call: `take` inside a `try`, with a new token. In `finally`, if
+      `owner` is that token, set `owner` and `free` without a call. (An `__exit__` could be interrupted at its start.)
+    - On the loop, whose thread runs no signal handlers: use `with`.
+    - Where even these calls are too expensive: `Producer.send` deletes `free` itself, with a `try` right after it. If
+      another thread holds the lock, it uses `Accumulator.append`, which waits here.
+
+    A signal handler may interrupt a critical section of its own thread, which goes on only after the handler returns. A
+    call in the handler that would wait for the lock, here or on the loop, raises ConcurrentUse. For this `owner` has
+    the thread that took the lock; a function that deletes `free` itself is registered by `inlines`, and looked for on
+    the stack.
     """
 
     __slots__ = ("__weakref__", "free", "owner")
@@ -54,7 +56,7 @@ class Spinlock:
         _all[number] = weakref.ref(self, lambda _: _all.pop(number, None))
 
     def take(self, token: Token) -> None:
-        """Acquire the lock; waits until it is free. Raises ConcurrentUse when this thread holds it."""
+        """Acquire the lock; waits until it is free. Raises ConcurrentUse if this thread holds it already."""
         while True:
             try:
                 del self.free
@@ -81,14 +83,14 @@ class Spinlock:
 
     @property
     def is_held_here(self) -> bool:
-        """Whether this thread holds the lock: then the caller is a signal handler, or is called by one."""
+        """Whether this thread holds the lock; if so, the caller is a signal handler, or called by one."""
         if hasattr(self, "free"):
             return False
         owner = self.owner
         return owner[0] == get_ident() if owner is not None else self._is_held_by_frame(sys._getframe(1))
 
     def _is_held_by_frame(self, frame: FrameType | None) -> bool:
-        """Whether one of these frames, or of those that called them, has acquired the lock itself."""
+        """Whether this frame, or one of its callers, holds the lock by deleting `free` itself (`inlines`)."""
         while frame is not None:
             if frame.f_code in _inlining and frame.f_lineno <= _last_line(frame.f_code):
                 return any(value is self for value in frame.f_locals.values())
@@ -97,10 +99,11 @@ class Spinlock:
 
 
 def inlines(function: Callable[..., Any]) -> None:
-    """Register a function that holds a lock itself: in a local variable, from the line behind its deletion on.
+    """Register a function that deletes `free` itself, instead of a call to `take`.
 
-    The variable may not be set before, and is to be cleared where the lock was not free. The section ends with the last
-    line that sets `free`. A compiled function needs none of this: no signal handler runs in it.
+    It has to keep the lock in a local variable which is set only while it holds the lock: set right before the
+    deletion, and deleted if that fails. The section ends with the last line that sets `free`. A compiled function needs
+    no registration, since no signal handler runs in it.
     """
     code = getattr(function, "__code__", None)
     if code is not None:
@@ -108,7 +111,10 @@ def inlines(function: Callable[..., Any]) -> None:
 
 
 def refuse_waiting() -> None:
-    """Raise ConcurrentUse where this thread holds a lock that the thread it is about to wait for may need."""
+    """Call it before this thread waits for another: raises ConcurrentUse if this thread holds any `Spinlock`.
+
+    The other thread might need that lock, and both would wait for good.
+    """
     for reference in list(_all.values()):
         lock = reference()
         if lock is not None and not hasattr(lock, "free") and lock.is_held_here:

@@ -1,4 +1,4 @@
-"""Tokens for distributed work: each task reads one partition, or writes to some topics, for a limited time.
+"""Tokens for distributed work, each to read one partition, or to write to some topics, for a limited time.
 
 Used by the drivers of Spark and Ray Data. May touch: the clock.
 """
@@ -14,24 +14,27 @@ from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError, ranges_of
 
 REUSE_S = 60.0
-"""How long a token is given to further tasks; at most a hundredth of its life."""
+"""How long a token is reused for further tasks; at most a hundredth of its lifetime."""
 
 
 class TaskTokens:
-    """Tokens that read one partition each, given to the tasks of several queries while they are young.
+    """A cache of tokens that each read one partition; while they are new, tasks of several queries share them.
 
-    A worker keeps the connections of a task for the next one that has the same token (`kept.py`).
+    So a worker can keep the connections of a task for the next task with the same token (`kept.py`).
     """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
-        """`clock` returns the seconds since 1970."""
+        """`clock` returns seconds since 1970."""
         self._clock = clock
         self._made: dict[tuple[bytes, str, int, float], Token] = {}
-        """By secret, topic id, partition and life; none was made before `_since_s`."""
+        """The tokens made since `_since_s`, by secret, topic id, partition and lifetime."""
         self._since_s = 0.0
 
     def of(self, secret: bytes | Token, topic_id: str, partition: TopicPartition, *, lifetime_s: float) -> Token:
-        """A token that reads this partition for `lifetime_s` or a little more; the holder of a token gives that."""
+        """A token that may read this partition for `lifetime_s` or a little longer.
+
+        If `secret` is a token itself, it is returned.
+        """
         if isinstance(secret, Token):
             return secret
         now_s = self._clock()
@@ -47,11 +50,10 @@ class TaskTokens:
 
 
 def read_token_for_topics(secret: bytes | Token, topic_ids: Mapping[str, str], *, lifetime_s: float) -> Token:
-    """Make a token that reads these topics, given with their ids, and partitions added later.
+    """Make a token that may read these topics (name -> id), with partitions that are added later.
 
-    A holder of a token passes on its own.
-
-    Raises InvalidConfig for more topics than a token can name, about fifteen.
+    If `secret` is a token itself, it is returned. Raises InvalidConfig for more topics than a token can name, about
+    fifteen.
     """
     if isinstance(secret, Token):
         return secret
@@ -69,10 +71,10 @@ def write_token_for(
     transactional_id_prefix: str | None = None,
     lifetime_s: float,
 ) -> Token:
-    """Make a token that writes to these topics, given with their ids, for `lifetime_s`; a holder passes on its own.
+    """Make a token that may write to these topics (name -> id) for `lifetime_s`.
 
-    With a prefix it also runs transactions whose ids begin so. Raises InvalidConfig for more topics than a token can
-    name, about fifteen.
+    With a prefix it may also run transactions whose ids begin with it. If `secret` is a token itself, it is returned.
+    Raises InvalidConfig for more topics than a token can name, about fifteen.
     """
     if isinstance(secret, Token):
         return secret
@@ -84,7 +86,7 @@ def write_token_for(
 
 
 def require_read(token: Token, topics: Iterable[str]) -> None:
-    """Raise ClusterAuthorizationFailed for a topic that the token does not read."""
+    """Raise ClusterAuthorizationFailed for a topic that the token may not read."""
     for topic in topics:
         if not any(entry.topic == topic and entry.reads for entry in token.grant.topics):
             raise ClusterAuthorizationFailed(
@@ -93,7 +95,7 @@ def require_read(token: Token, topics: Iterable[str]) -> None:
 
 
 def require_write(token: Token, topics: Iterable[str]) -> None:
-    """Fail on the driver, once, where each task would. Raises ClusterAuthorizationFailed for what the token lacks."""
+    """Raise ClusterAuthorizationFailed for a topic that the token may not write to: once, and not in each task."""
     for topic in topics:
         if not any(entry.topic == topic and entry.writes for entry in token.grant.topics):
             raise ClusterAuthorizationFailed(
@@ -102,7 +104,7 @@ def require_write(token: Token, topics: Iterable[str]) -> None:
 
 
 def require_transactions(token: Token, prefix: str) -> None:
-    """Raise ClusterAuthorizationFailed unless the token covers the transactions, and their group, of a sink."""
+    """Raise ClusterAuthorizationFailed unless the token covers a sink's transactions, and the group of that name."""
     grant = token.grant
     if not (grant.has_transactional_id(prefix) and grant.has_group(prefix)):
         raise ClusterAuthorizationFailed(

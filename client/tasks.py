@@ -1,9 +1,9 @@
-"""Tasks of a client on its loop that live as long as it does, and waits for those that several callers share.
+"""Tasks on a client's loop that survive a cancellation from outside, and waiting for tasks that callers share.
 
-A framework may cancel every task of a loop. What lives long then begins again, and a wait for a shared task is not
-taken for the cancellation of the one that waits. A task that is cancelled before its first step does not even reach a
-`finally` of its coroutine: what has to be done when it is over, a callback of the task does. Used by all clients. May
-touch: the event loop.
+A framework may cancel all tasks of a loop. Then tasks that live as long as the client are started again; and a caller
+that waits for a shared task gets an ordinary error, as if it was not cancelled itself. A task that is cancelled before
+its first step does not even reach a `finally` of its coroutine, so clean-up is done in done-callbacks of tasks. Used by
+all clients. May touch: the event loop.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from raylog.core.errors import ClientClosed, ConnectionFailed, RaylogError
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Work = Callable[[], Coroutine[Any, Any, None]]
-"""Begins something."""
+"""Makes the coroutine that does the work."""
 logger = logging.getLogger(__name__)
 
 AGAIN_S = 0.05
-"""So long after it was cancelled from outside a task begins again: not where its loop is about to end."""
+"""How long after a cancellation from outside a task is started again; so not if its loop is about to end."""
 
 
 class LastingTask:
-    """A task that goes on until `cancel`, or until it returns; it begins again when anything else cancels it."""
+    """A task that runs until `cancel`, or until it returns; it is started again if anything else cancels it."""
 
     def __init__(self, make: Work, name: str) -> None:
-        """`make` begins the work, on the running loop; it may do so several times."""
+        """Starts on the running loop. `make` makes the coroutine, each time that the task is started."""
         self._make = make
         self._name = name
         self._loop = asyncio.get_running_loop()
@@ -38,16 +38,16 @@ class LastingTask:
         self._begin()
 
     def done(self) -> bool:
-        """Whether it has ended, and does not begin again."""
+        """Whether it has ended, and will not be started again."""
         return self.task.done() and self._again is None
 
     def cancel(self) -> None:
-        """End it, for good. Idempotent."""
+        """Cancel it for good. Idempotent."""
         self._is_wanted = False
         if self._again is not None:
             self._again.cancel()
             self._again = None
-        if not self._loop.is_closed():  # else nothing goes on, and nothing can be cancelled
+        if not self._loop.is_closed():  # a closed loop runs nothing, and refuses to cancel
             self.task.cancel()
 
     def _begin_again(self) -> None:
@@ -65,9 +65,9 @@ class LastingTask:
 
 
 class Ending:
-    """The end of a client, as a task of its own: a caller that is cancelled while it waits does not leave it halfway.
+    """Ends a client in a separate task, so that a caller which is cancelled does not leave it half closed.
 
-    First comes what may be cut short, such as the wait for records under way; then what is closed in any case.
+    A first part may be cut short, such as a wait for pending records; the second part closes the client in any case.
     """
 
     def __init__(self) -> None:
@@ -80,9 +80,9 @@ class Ending:
         return self._task is not None
 
     async def run(self, close: Work, first: Work | None = None) -> None:
-        """Begin, or join what has begun, or begin again what a framework has cancelled; both have deadlines.
+        """Start the end, or join it; start `close` again if a framework cancelled it. Both parts need deadlines.
 
-        Cut off, this wait cuts the first part short, and the second goes on without it.
+        If this call is cancelled, the first part is cut short, and the second part goes on in its task.
         """
         if self._task is None and first is not None:
             self._first = asyncio.get_running_loop().create_task(first(), name="raylog-ends")
@@ -112,10 +112,10 @@ class Ending:
 
 
 async def outcome(task: asyncio.Task[Result], is_closed: Callable[[], bool], what: str) -> Result:
-    """The result of a task that others wait for as well; the end of this wait is not that of the task.
+    """The result of a task that others wait for as well; a cancelled caller does not cancel the task.
 
-    Raises ClientClosed where the task was cancelled because the client is closed, ConnectionFailed where something else
-    has cancelled it: the caller may try again.
+    If the task was cancelled, raises ClientClosed if the client is closed, otherwise ConnectionFailed: the caller may
+    try again. `what` completes "The client was closed while it ...".
     """
     await asyncio.wait([task])
     if task.cancelled():
@@ -127,22 +127,22 @@ async def outcome(task: asyncio.Task[Result], is_closed: Callable[[], bool], wha
 
 
 async def side_by_side(work: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item]) -> list[Result]:
-    """What work on each item returns, in their order; done at once, as by `asyncio.gather`.
+    """Run work on all items concurrently, as `asyncio.gather`; return the results in the order of the items.
 
-    A part that something else cancels begins again, so it may be done twice. The first error ends the others, and so
-    does the end of this wait.
+    Work that is cancelled from outside is started again, so it may be done twice. The first error, or a cancellation of
+    this call, cancels the rest.
     """
     parts = await _parts(work, list(items), asyncio.FIRST_EXCEPTION)
     for part in parts:
         if (error := _error_of(part)) is not None:
             raise error
-    return [part.result() for part in parts]  # an error that a part returns is no error of it
+    return [part.result() for part in parts]  # an exception object that a part returned is a result
 
 
 async def outcomes(
     work: Callable[[Item], Coroutine[Any, Any, Result]], items: Iterable[Item]
 ) -> list[Result | BaseException]:
-    """As `side_by_side`, to the end of all: the error of a part is its outcome."""
+    """As `side_by_side`, but runs all to their ends; an error is returned as the item's outcome."""
     parts = await _parts(work, list(items), asyncio.ALL_COMPLETED)
     return [part.result() if (error := _error_of(part)) is None else error for part in parts]
 
@@ -150,7 +150,7 @@ async def outcomes(
 async def _parts(
     work: Callable[[Item], Coroutine[Any, Any, Result]], items: Sequence[Item], until: str
 ) -> list[asyncio.Task[Result]]:
-    """Return the parts that are done: all, or those until one has failed."""
+    """Run the parts; return those that are done: all, or with FIRST_EXCEPTION those until one failed."""
     tasks = [asyncio.ensure_future(work(item)) for item in items]
     try:
         while any(not task.done() for task in tasks):
@@ -171,13 +171,13 @@ def _error_of(part: asyncio.Task[Any]) -> BaseException | None:
 
 
 def cut_off(is_closed: bool, what: str) -> RaylogError:
-    """The error of work whose task was cancelled: by the end of the client, or by something else."""
+    """The error for work whose task was cancelled: because the client is closed, or from outside."""
     if is_closed:
         return ClientClosed(f"The client was closed while it {what}.")
     return ConnectionFailed(f"The client's task that {what} was cancelled from outside.")
 
 
 def mark_seen(task: asyncio.Task[Any]) -> None:
-    """Take note of how a task has ended: its callers have, or have given up."""
+    """Mark a task's exception as retrieved, because its callers got it or have given up; else asyncio logs it."""
     if not task.cancelled():
         task.exception()

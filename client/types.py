@@ -1,4 +1,4 @@
-"""Value types of the clients: records, their stored positions, and committed offsets.
+"""Value types of the clients: records, where they are stored, and committed offsets.
 
 Used by every client and by Spark's source. Pure.
 """
@@ -29,10 +29,10 @@ Header = tuple[str, bytes | None]
 
 
 class Record(msgspec.Struct, gc=False):
-    """One record as a consumer sees it.
+    """One record, as a consumer returns it.
 
-    `gc=False` because a record cannot be part of a reference cycle, and millions of them would keep the collector busy.
-    `key` and `value` are bytes, or the results of the consumer's deserializers; `headers` is empty without headers.
+    `key` and `value` are bytes or None, or the results of the consumer's deserializers. `headers` may be empty.
+    (`gc=False`: a record is not part of reference cycles, and millions of records would slow the garbage collector.)
     """
 
     topic: str
@@ -45,16 +45,15 @@ class Record(msgspec.Struct, gc=False):
 
     @property
     def timestamp(self) -> int:
-        """Another name of `timestamp_ms`, known from other clients."""
+        """Another name of `timestamp_ms`, as in other clients."""
         return self.timestamp_ms
 
 
 class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
-    """Where a sent record was stored. `offset` is -1 when that is not known (acks=0, or a very old duplicate).
+    """Where a sent record was stored. `offset` is -1 if it is not known (acks=0, or a very old duplicate).
 
-    A delayed record gets its offset when it is due: until then it is -1, and so is a partition that its key decides.
-
-    `timestamp_ms` is the record's: the producer's, or the leader's where the topic has LogAppendTime.
+    A delayed record gets its offset when it is due: here it is -1, and so is `partition` if the key will choose it.
+    `timestamp_ms` is that of the stored record: the producer's, or the leader's if the topic has LogAppendTime.
     """
 
     topic: str
@@ -62,10 +61,10 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
     offset: int
     timestamp_ms: int
     schedule: str = ""
-    """Of a delayed record: the handle by which it can be cancelled or moved until it is due."""
+    """The handle of a delayed record, by which it can be cancelled or moved until it is due; "" = not delayed."""
     replaced: bool | None = None
-    """Of a delayed record with a `schedule_id`: whether an earlier one was waiting under that, which is not delivered
-    then. False: none was, so an earlier one is delivered, cancelled or never was. None: no id, or not known."""
+    """For a delayed record with a `schedule_id`: True = it has replaced a waiting record with that id, which will not
+    be delivered; False = no record was waiting with that id; None = it has no id, or not known."""
 
     @property
     def timestamp(self) -> int:
@@ -80,22 +79,22 @@ class RecordMetadata(msgspec.Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed offset: the offset of the next record to read, a note, and the epoch of the last record read."""
+    """A committed offset: of the next record to read, with a text (`metadata`) and the last read record's epoch."""
 
     offset: int
     metadata: str = ""
     leader_epoch: int = -1
     topic_id: str = field(default="", compare=False, repr=False)
-    """Of the topic whose records were read; empty = that which has the name when the offset is committed.
+    """The id of the topic that was read; "" = of the topic that has the name when the offset is committed.
 
-    A topic that is created again has another id: an offset of the earlier one is not committed for it."""
+    A topic that was deleted and created again has another id, and offsets of the old one are not committed for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupMetadata:
-    """A consumer as a member of its group, for offsets that a producer commits with a transaction (KIP-447).
+    """A consumer's group, member id and generation, for offsets that a producer commits in a transaction (KIP-447).
 
-    `generation_id` -1 with an empty `member_id`: of a consumer that assigns its partitions itself.
+    `generation_id` is -1 and `member_id` empty for a consumer with manual assignment.
     """
 
     group_id: str
@@ -103,13 +102,13 @@ class ConsumerGroupMetadata:
     member_id: str = ""
     group_instance_id: str | None = None
     topic_ids: Mapping[TopicPartition, str] = field(default_factory=dict, compare=False, repr=False)
-    """The topics whose records the consumer has read last, by partition. An offset of a topic that was deleted and
-    created again since then is committed for the topic that was read, never for the new one."""
+    """The id of the topic that was read, by partition. If the topic was deleted and created again since, offsets are
+    committed for the topic that was read, never for the new one."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """Result of `offsets_for_times`: the first record at or after the requested time, and its own time (ms)."""
+    """Result of `offsets_for_times`: the first record at or after the requested time, and its timestamp (ms)."""
 
     offset: int
     timestamp_ms: int
@@ -130,26 +129,26 @@ class EpochEndOffset:
 
     leader_epoch: int
     end_offset: int
-    """The offset behind the last record of that epoch."""
+    """The offset after the last record of that epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTxnState:
-    """The name of a prepared transaction (KIP-939), to be stored where its outcome is decided; `str()` is its text.
+    """Identifies a prepared transaction (KIP-939). Store its text, `str()`, where the outcome is decided.
 
-    -1 and -1: nothing was sent in it.
+    Both are -1 if nothing was sent in the transaction.
     """
 
     producer_id: int = -1
     epoch: int = -1
 
     def __str__(self) -> str:
-        """As in Kafka: the producer's id and epoch; empty when nothing was sent."""
+        """`producer id:epoch`, as in Kafka; empty if nothing was sent."""
         return f"{self.producer_id}:{self.epoch}" if self.producer_id >= 0 else ""
 
     @classmethod
     def parse(cls, text: str) -> PreparedTxnState:
-        """The transaction of a text that `str()` has made. Raises ValueError."""
+        """Parse the text form. Raises ValueError."""
         if not text:
             return cls()
         producer_id, _, epoch = text.partition(":")

@@ -1,7 +1,7 @@
-"""What code of the user's may raise on the loop that all clients of a process share.
+"""The exceptions that user code may raise on the loop that all clients of a process share.
 
-That is anything: an exit, or a class of another library below BaseException. Where user code is awaited, the
-cancellation of the task that awaits it has to be let through first.
+That is anything: SystemExit, or another library's subclass of BaseException. Code that awaits user code has to let
+CancelledError through first, since that may be the cancellation of its own task.
 """
 
 from __future__ import annotations
@@ -9,6 +9,6 @@ from __future__ import annotations
 from typing import Final
 
 USER_ERRORS: Final = BaseException
-"""What ends only what has called the user's code: on the clients' loop it would end the loop, and each client."""
+"""What calls of user code have to catch: on the clients' loop it would otherwise end the loop, and all clients."""
 EXITS: Final = (SystemExit, KeyboardInterrupt)
-"""What is to end the program."""
+"""Exceptions that are meant to end the program."""

@@ -1,6 +1,7 @@
-"""`Admin` and `AsyncAdmin`: creating, changing and describing topics, groups and the cluster.
+"""`Admin` and `AsyncAdmin`: create, change and describe topics, groups and the cluster.
 
-Changes go through any broker to the controller. May touch: the network through `ClusterClient`, one daemon thread.
+A change is sent to any broker, which forwards it to the controller. May touch: the network through `ClusterClient`,
+one daemon thread.
 """
 
 from __future__ import annotations
@@ -81,10 +82,11 @@ from raylog.protocol.broker import METADATA, MetadataRequest, MetadataTopic
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
 
 CONTROLLER_DEFAULT = -1
+"""In a request to create a topic: use the cluster's default."""
 POLL_S = 0.02
 _RESET = "name the key in `delete`, and the default counts again"
 LAST_LOOK_S = 1.0
-"""For the description of a topic whose last leader has started just in time."""
+"""The least time for the final look at a topic whose last leader started just before the deadline."""
 
 
 @checks_arguments()
@@ -102,12 +104,12 @@ class AsyncAdmin(
 ):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
-    Keyword arguments, or `config` with dotted keys, are those of `raylog.AdminConfig`. Every `timeout_s` is a whole
-    deadline in seconds, after which the last error is raised.
+    Configure it with keyword arguments, or with `config` and its dotted keys: both are those of `raylog.AdminConfig`.
+    Every `timeout_s` limits a whole call with all its retries, in seconds; after it the last error is raised.
     """
 
     _is_inner = False
-    """Whether this is the inner part of an `Admin`, which warns for both."""
+    """Whether an `Admin` wraps this object; then the `Admin` warns when neither was closed."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
         self.config = load(AdminConfig, config, keywords)
@@ -164,10 +166,11 @@ class AsyncAdmin(
     ) -> TopicDescription:
         """Create a topic and wait until each partition has a leader that every broker knows of.
 
-        Numbers not given are the cluster's defaults; `assignment` names the brokers of each partition instead.
-        `progress` is called about once a second with a line such as "120 of 300 partitions have a leader", when it
-        takes longer than that. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidReplicationFactor,
-        InvalidConfig; StillStarting when the topic was created, and leaders have not started in time: they still do.
+        `partitions` and `replication_factor` default to the cluster's settings; `assignment` lists the brokers of each
+        partition instead. `progress` is called about once a second with a line such as "120 of 300 partitions have a
+        leader", if it takes longer than that. Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions,
+        InvalidReplicationFactor, InvalidConfig; StillStarting when the topic was created but some of its leaders had
+        not started by the deadline: these go on starting.
         """
         _check_values(config, "leave the key out, and the cluster's default counts")
         deadline = Deadline(timeout_s)
@@ -194,7 +197,7 @@ class AsyncAdmin(
     async def delete_topic(self, name: str, timeout_s: float = 30.0) -> None:
         """Delete a topic and its records, and wait until every broker has dropped it.
 
-        Raises UnknownTopicOrPartition that names the nearest topic.
+        Raises UnknownTopicOrPartition; its message suggests the nearest name.
         """
         deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
@@ -210,18 +213,18 @@ class AsyncAdmin(
         self.cluster.metadata.forget_topics((name,))
 
     async def list_topics(self, *, internal: bool = False, timeout_s: float = 30.0) -> list[str]:
-        """The names of all topics, sorted; Raylog's own only with `internal`."""
+        """The names of all topics, sorted. `internal=True` includes Raylog's own topics."""
         await self.cluster.refresh(None, timeout_s=timeout_s)
         return sorted(topic.name for topic in self.cluster.metadata.topics.values() if internal or not topic.internal)
 
     async def describe_topic(self, name: str, *, timeout_s: float = 30.0) -> TopicDescription:
-        """One topic as it is now. Raises UnknownTopicOrPartition that names the nearest."""
+        """One topic as it is now. Raises UnknownTopicOrPartition; its message suggests the nearest name."""
         return (await self.describe_topics([name], timeout_s=timeout_s))[name]
 
     async def describe_topics(
         self, names: Iterable[str] | None = None, *, timeout_s: float = 30.0
     ) -> dict[str, TopicDescription]:
-        """Topics as they are now, by name; all of the users' when none is named."""
+        """Topics as they are now, by name; `names=None` = all that are not internal. Raises UnknownTopicOrPartition."""
         deadline = Deadline(timeout_s)
         if names is None:
             names = await self.list_topics(timeout_s=deadline.left_s)
@@ -236,9 +239,9 @@ class AsyncAdmin(
         delete: Iterable[str] = (),
         timeout_s: float = 30.0,
     ) -> None:
-        """Set configuration keys of a topic, and reset others to their defaults.
+        """Set configuration keys of a topic, and reset those in `delete` to their defaults.
 
-        Raises InvalidConfig that names the nearest key, UnknownTopicOrPartition.
+        Raises InvalidConfig, whose message suggests the nearest key; UnknownTopicOrPartition.
         """
         _check_values(set, _RESET)
         request = AlterTopicConfigRequest(name, set or {}, list(delete))
@@ -252,14 +255,15 @@ class AsyncAdmin(
         validate_only: bool = False,
         timeout_s: float = 30.0,
     ) -> dict[str, ConfigEntry]:
-        """Alter settings of the cluster while it runs, all of them or none, and return them as they are then.
+        """Alter settings of the running cluster, all of them or none, and return the altered settings.
 
-        An altered value ranks above one that `raylog start --config` gives, also at later starts; `delete` ends an
-        alteration, so that the given value counts again, or the default. `ConfigEntry.change` says whether a change
-        counts at once, and `ConfigEntry.next` has a value that waits for the next start of the cluster.
-        `validate_only` checks, and alters nothing.
+        An altered value takes precedence over one from `raylog start --config`, at later starts too. `delete` drops
+        altered values: the value given at the start applies again, or else the default. `ConfigEntry.change` says
+        whether a change takes effect at once; `ConfigEntry.next` is a value that waits for the cluster's next start.
+        `validate_only` checks the changes, and alters nothing.
 
-        Raises InvalidConfig that names the nearest key, the legal values, or what to do where a key cannot be altered.
+        Raises InvalidConfig; its message has the nearest key, the legal values, or how to set a key that cannot be
+        altered.
         """
         _check_values(set, _RESET)
         request = AlterClusterConfigRequest(set or {}, list(delete), validate_only)
@@ -267,10 +271,10 @@ class AsyncAdmin(
         return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
 
     async def describe_configs(self, topic: str | None = None, *, timeout_s: float = 30.0) -> dict[str, ConfigEntry]:
-        """Every setting of a topic by its key, with the value that counts and its origin; None = of the cluster.
+        """Every setting of a topic by its key, with its effective value and origin; `topic=None` = of the cluster.
 
-        As the controller has it: a change is in it once `alter_topic_config` or `alter_cluster_config` has returned.
-        Raises UnknownTopicOrPartition that names the nearest topic.
+        The controller answers, so a change is included once `alter_topic_config` or `alter_cluster_config` has
+        returned. Raises UnknownTopicOrPartition; its message suggests the nearest name.
         """
         rows = await self.cluster.call_broker(DESCRIBE_CONFIGS, DescribeConfigsRequest(topic), timeout_s=timeout_s)
         return {row.name: ConfigEntry(*msgspec.structs.astuple(row)) for row in rows}
@@ -283,11 +287,12 @@ class AsyncAdmin(
         timeout_s: float = 30.0,
         progress: Say | None = None,
     ) -> TopicDescription:
-        """Give a topic more partitions, `total` in all, and wait until each has a leader that every broker knows of.
+        """Add partitions until a topic has `total`, and wait until each has a leader that every broker knows of.
 
-        Records stay where they are; keys may go to other partitions from then on. `assignment` names the brokers of
-        each new partition; `progress` as in `create_topic`. Raises InvalidPartitions unless there are fewer now,
-        UnknownTopicOrPartition, InvalidReplicationFactor, InvalidRequest; StillStarting as `create_topic` does.
+        Existing records stay where they are; new records may go to another partition than older ones of their key.
+        `assignment` lists the brokers of each new partition; `progress` as in `create_topic`. Raises InvalidPartitions
+        unless `total` is more than the topic has now, UnknownTopicOrPartition, InvalidReplicationFactor,
+        InvalidRequest; StillStarting as `create_topic` does.
         """
         deadline = Deadline(timeout_s)
         failures: list[RaylogError] = []
@@ -304,9 +309,9 @@ class AsyncAdmin(
     async def wake_partitions(
         self, topic: str, partitions: Iterable[int] | None = None, *, timeout_s: float = 30.0
     ) -> int:
-        """Wake partitions of a topic that sleep, all when none is named; returns how many slept.
+        """Start the replicas of sleeping partitions of a topic (None = of all); return how many were asleep.
 
-        Their replicas start; a record that is sent to one wakes it too. Raises UnknownTopicOrPartition.
+        A record sent to a sleeping partition wakes it too. Raises UnknownTopicOrPartition.
         """
         numbers = None if partitions is None else list(partitions)
         request = WakePartitionsRequest(topic, numbers)
@@ -315,12 +320,12 @@ class AsyncAdmin(
     async def delete_records(
         self, before: Mapping[tuple[str, int], int], timeout_s: float = 30.0
     ) -> dict[TopicPartition, int]:
-        """Delete the records below an offset of each (topic, partition); -1 = all that are committed.
+        """Delete the records before the given offset of each (topic, partition); -1 = all committed records.
 
         Returns the new low watermarks: no running replica holds records below them, and no later leader will. A
-        consumer positioned below the new start follows `auto_offset_reset`. Raises OffsetOutOfRange that names the
-        range, UnknownTopicOrPartition; RequestTimedOut when a replica has not followed in time, with the low watermark
-        in its `details`: the deletion then continues. When several fail, the first error is raised after all have
+        consumer positioned below the new start follows `auto_offset_reset`. Raises OffsetOutOfRange with the legal
+        range, UnknownTopicOrPartition; RequestTimedOut when a replica was too slow, with the low watermark in its
+        `details`: the deletion then continues. When several partitions fail, the first error is raised after all have
         ended.
         """
         wanted = {TopicPartition(*where): offset for where, offset in before.items()}
@@ -331,7 +336,7 @@ class AsyncAdmin(
         return {where: answer for where, answer in zip(wanted, answers, strict=True) if isinstance(answer, int)}
 
     async def _delete_records(self, where: TopicPartition, before: int, timeout_s: float) -> int:
-        # The leader's deadline is the shorter: its error names the replicas that delay the deletion.
+        # The leader gets a shorter deadline than we have, so that its error arrives: it names the slow replicas.
         leader_ms = max(1, int(timeout_s * 1000 - min(500.0, timeout_s * 100)))
 
         def request(topic_id: str, number: int, epoch: int) -> DeleteRecordsRequest:
@@ -351,10 +356,10 @@ class AsyncAdmin(
     ) -> dict[TopicPartition, RaylogError | None]:
         """Make the preferred replica the leader of each partition; None = all partitions led by another replica.
 
-        `unclean=True` elects a leader for partitions without one, even outside the ISR: acknowledged records may be
-        lost. These partitions have to be named. Returns for each partition None, or why nothing was changed:
-        ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises UnknownTopicOrPartition,
-        InvalidRequest.
+        `unclean=True` instead elects a leader for partitions without one, even from outside the ISR: acknowledged
+        records may be lost, so the partitions have to be named. Returns None for each partition with a new leader,
+        otherwise the reason: ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises
+        UnknownTopicOrPartition, InvalidRequest.
         """
         named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
         request = ElectLeadersRequest(named, unclean)
@@ -367,11 +372,11 @@ class AsyncAdmin(
         }
 
     async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
-        """Have a broker give its leaders away and leave every ISR that has other members.
+        """Move a broker's leaderships to other replicas, and take it out of every ISR that has other members.
 
         Its processes keep running: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them
-        afterwards. Raises StopRefused, which names the partitions that would have no leader or refuse writes with
-        `acks=all` (unless `force`), and when the metadata would lose its majority; InvalidRequest for an unknown
+        afterwards. Raises StopRefused when partitions would have no leader or refuse writes with `acks=all` (it names
+        them; not with `force`), and when the metadata quorum would lose its majority; InvalidRequest for an unknown
         broker.
         """
         reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
@@ -402,9 +407,9 @@ class AsyncAdmin(
         at_least: int = 1,
         progress: Progress | None = None,
     ) -> None:
-        """Wait until every live broker knows all leaders of a topic, or has dropped it.
+        """Wait until every live broker knows all leaders of a topic (`is_there`), or has dropped it.
 
-        Raises at the deadline StillStarting for a topic that is there, whatever was late, and else RequestTimedOut.
+        At the deadline raises StillStarting if `is_there`, otherwise RequestTimedOut.
         """
         late: RaylogError = RequestTimedOut(f"The brokers have not yet taken note of topic {name!r}.")
         if is_there:
@@ -439,7 +444,7 @@ class AsyncAdmin(
         raise late
 
     async def _view_of(self, broker: BrokerInfo, name: str, deadline: Deadline) -> MetadataTopic | RaylogError:
-        """What one broker knows of a topic; an error where it does not answer."""
+        """A topic's metadata as one broker has it; the error if the broker does not answer."""
         try:
             connection = await self.cluster.connection((broker.host, broker.port), min(deadline.left_s, 1.0))
             limit_s = min(deadline.left_s, 5.0)
@@ -465,14 +470,14 @@ class Admin(SynchronousClient):
     _asynchronous: AsyncAdmin
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]) -> None:
-        self._is_closed = True  # until it is open, so that a failed constructor does not warn
+        self._is_closed = True  # until it has started, so that a failed constructor does not warn
         super().__init__(AsyncAdmin(config, **keywords))
         self._asynchronous._is_inner = True
         self.config = self._asynchronous.config
         try:
             self._runtime.run(self._asynchronous.start())
             self._is_closed = False
-        except BaseException:  # also where it is interrupted when it has started
+        except BaseException:  # an interrupt may arrive after the start
             self._runtime.call_soon(_close, self._asynchronous.cluster)
             raise
 
@@ -539,7 +544,7 @@ class Admin(SynchronousClient):
                 if self._runtime.thread.is_alive():  # not in a forked child
                     self._runtime.run(self._asynchronous.stop(), 10.0)
             finally:
-                # Else a signal handler was refused, and the client goes on.
+                # stop() has not begun if it was called in a signal handler and refused: the client stays open.
                 self._is_closed = not self._runtime.thread.is_alive() or self._asynchronous._ending.has_begun
 
     def __del__(self) -> None:
@@ -565,7 +570,7 @@ _closing: set[asyncio.Task[None]] = set()
 
 
 def _close(cluster: ClusterClient) -> None:
-    """Close the connections of a client that was dropped."""
+    """Close the connections of a client that was garbage collected. Call it on the loop."""
     _closing.add(task := asyncio.get_running_loop().create_task(cluster.close(), name="raylog-closes"))
     task.add_done_callback(_closing.discard)
 

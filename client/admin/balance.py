@@ -2,8 +2,8 @@
 
 Goals in order, each subject to those before it: the replicas of a partition are on as many nodes as possible; replica
 counts of brokers differ by at most one; preferred-leader counts of brokers differ by at most one. Replicas move only
-for the first two goals, and as few as possible; leaders move only by reordering replicas. Replicas on brokers that are
-not offered (offline, stopped) stay where they are.
+for the first two goals, and as few as possible; preferred leaders change only by reordering replicas. Replicas on
+brokers that may hold no new ones (offline, stopped) stay where they are.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from raylog.core.ids import BrokerId, TopicPartition
 
 Layout = Mapping[TopicPartition, Sequence[BrokerId]]
-"""The replicas of each partition, preferred leader in front."""
+"""The replicas of each partition, preferred leader first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One partition's replicas, now and then; bytes to copy for the move, -1 = not known."""
+    """One partition's replicas before and after; `size_bytes` is what the move has to copy, -1 = not known."""
 
     partition: TopicPartition
     before: tuple[BrokerId, ...]
@@ -29,16 +29,16 @@ class Move:
 
     @property
     def copies(self) -> int:
-        """How many replicas go to another broker; 0 = only the preferred leader changes."""
+        """How many replicas move to another broker; 0 = only the preferred leader changes."""
         return len(set(self.after) - set(self.before))
 
 
 def plan_balance(
     layout: Layout, nodes: Mapping[BrokerId, str], sizes: Mapping[TopicPartition, int] | None = None
 ) -> list[Move]:
-    """Return the moves that balance the cluster, by partition; none = it is balanced.
+    """Return the moves that balance the cluster, sorted by partition; none = it is balanced.
 
-    ``nodes`` has the node of each broker that may hold replicas; ``sizes`` the bytes of one replica, where known.
+    ``nodes``: the node of each broker that may get replicas. ``sizes``: the bytes of one replica, where known.
     """
     if not nodes:
         return []
@@ -57,7 +57,7 @@ def plan_balance(
 
 
 class _Plan:
-    """The layout as it changes."""
+    """A copy of the layout, which the planned moves change one by one."""
 
     def __init__(self, layout: Layout, nodes: Mapping[BrokerId, str], sizes: Mapping[TopicPartition, int]) -> None:
         self.replicas = {partition: list(brokers) for partition, brokers in layout.items()}
@@ -75,13 +75,16 @@ class _Plan:
     # ------------------------------------------------------------ nodes
 
     def spread_over_nodes(self) -> None:
-        """Give each partition as many nodes as it can have."""
+        """Spread the replicas of each partition over as many nodes as possible."""
         for partition in self._order:
             while (step := self._wider(partition)) is not None:
                 self._move(partition, *step)
 
     def _wider(self, partition: TopicPartition) -> tuple[BrokerId, BrokerId] | None:
-        """Return the (from, to) that puts the partition's replicas further apart, from the busiest to the idlest."""
+        """Return a (from, to) that spreads the partition over nodes more evenly, or None.
+
+        Of several it is the one from the broker with the most replicas to the one with the fewest.
+        """
         used = self._used(partition)
         steps = [
             (self._load(idle) - self._load(crowded), crowded, idle)
@@ -95,7 +98,7 @@ class _Plan:
     # ------------------------------------------------------------ replicas
 
     def even_out_replicas(self) -> None:
-        """Move replicas from brokers with many to brokers with few until none has two more than another."""
+        """Move replicas from brokers with many to brokers with few until counts differ by one at most."""
         while self._step_down():
             pass
 
@@ -117,7 +120,10 @@ class _Plan:
         return partition is not None
 
     def _shift_by_way_of_a_third(self, full: BrokerId, idle: BrokerId) -> bool:
-        """Node placement bars the direct move: the full broker gives one to a third, which gives one to the idle."""
+        """Move one from a third broker to the idle one, and one from the full broker to the third.
+
+        For brokers between which the spread over nodes allows no direct move. False = no third broker fits.
+        """
         for third in self._brokers:
             if third not in (full, idle):
                 given = min(self._movable(third, idle), key=lambda move: self._rank[move], default=None)
@@ -130,7 +136,7 @@ class _Plan:
         return False
 
     def _movable(self, source: BrokerId, target: BrokerId) -> Iterable[TopicPartition]:
-        """Return the partitions that may move between two brokers without their replicas coming closer."""
+        """Return the partitions of ``source`` that may move to ``target`` and stay as well spread over nodes."""
         same = self._nodes[source] == self._nodes[target]
         for partition in self._held[source] - self._held[target]:
             if same:
@@ -143,11 +149,16 @@ class _Plan:
     # ------------------------------------------------------------ leaders
 
     def even_out_leaders(self) -> None:
-        """Change preferred leaders along chains of partitions until no broker leads two more than another could."""
+        """Reorder replicas until no broker leads two partitions more than a broker that ``_pass_on`` can reach."""
         while self._pass_on():
             pass
 
     def _pass_on(self) -> bool:
+        """Even out one leadership along a chain of brokers; False when none is left to even out.
+
+        Each broker of the chain has a replica of a partition that the one before it leads. A breadth-first search
+        from a broker that leads many finds the shortest chain to one that leads at least two fewer.
+        """
         leads = Counter(dict.fromkeys(self._brokers, 0))
         led: dict[BrokerId, list[TopicPartition]] = {broker: [] for broker in self._brokers}
         for partition in sorted(self.replicas):
@@ -173,7 +184,7 @@ class _Plan:
     def _hand_over(
         self, full: BrokerId, last: BrokerId, came: Mapping[BrokerId, tuple[BrokerId, TopicPartition]]
     ) -> None:
-        """Let each broker on the way from ``full`` to ``last`` lead one partition of the one before it."""
+        """Let each broker of the chain from ``full`` to ``last`` lead one partition of its predecessor."""
         while last != full:
             before, partition = came[last]
             row = self.replicas[partition]

@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """One topic. `config` holds the keys that were set for it; the others have their defaults."""
+    """One topic. `config` has only the keys that were set for it; all others have their defaults."""
 
     name: str
     topic_id: str
@@ -44,11 +44,11 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting, with the value that counts. `origin`: "topic" or "cluster", where it was set, else "default".
+    """One setting and its effective value. `origin`: where a topic's setting was set ("topic", "cluster" or "default").
 
-    "cluster" is what Kafka calls a broker's configuration. The cluster's own settings have "altered" (while it ran),
-    "start" (given at a start) or "default". `default` is the value without any configuration, `legal` and `meaning` are
-    in words.
+    "cluster" is what Kafka calls a broker's configuration. The origin of a setting of the cluster itself is "altered"
+    (while it ran), "start" (given at a start) or "default". `default` is the value without any configuration; `legal`
+    and `meaning` describe the setting in words.
     """
 
     name: str
@@ -58,14 +58,14 @@ class ConfigEntry:
     legal: str
     meaning: str
     change: str = ""
-    """When a change counts: "at once"; "at the next start" of the cluster; only "given at a start"; "until created": of
-    topics that are created from then on; "fixed": these exist."""
+    """When a change takes effect: "at once"; "at the next start" of the cluster; "given at a start": only there;
+    "until created": for topics that are created later; "fixed": never, they exist."""
     next: str = ""
-    """The value from the next start of the cluster on; empty = the same."""
+    """The value after the next start of the cluster; empty = the same."""
 
     @property
     def is_default(self) -> bool:
-        """Whether it was set nowhere."""
+        """Whether it was not set anywhere."""
         return self.origin == "default"
 
 
@@ -73,7 +73,8 @@ class ConfigEntry:
 class ClusterDescription:
     """The cluster as its controller sees it. `details` is the whole answer, for display.
 
-    `stopped_brokers` were stopped on purpose; those without a running process are in `offline_brokers` too.
+    `brokers` are online. `stopped_brokers` were stopped on purpose; each is also in `offline_brokers`, or in `brokers`
+    while its process still runs.
     """
 
     cluster_id: str
@@ -86,7 +87,7 @@ class ClusterDescription:
 
 @dataclass(frozen=True, slots=True)
 class StoppedBroker:
-    """Result of stopping a broker: how many leaders moved, and what is degraded until it is back.
+    """Result of stopping a broker: how many leaders moved, and which partitions suffer until it is back.
 
     `leaderless` partitions have no leader, those in `below_minimum` refuse writes with `acks=all`; both are empty
     unless the stop was forced.
@@ -111,10 +112,11 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """One member of a group; `assignment` is what its leader, or the coordinator, gave it.
+    """One member of a group; `assignment` are the partitions that it has now.
 
-    Those behind it are of the consumer protocol: epoch (-2: a static member that is away) and state, what it
-    subscribes to, what it has to give up, and what it is to have.
+    The fields from `member_epoch` on are set in groups of the consumer protocol alone (KIP-848): the member epoch (-2 =
+    a static member that left for a while), its state, the topics it subscribes to, the partitions it has still to
+    revoke, and its target assignment.
     """
 
     member_id: str
@@ -122,7 +124,7 @@ class MemberDescription:
     client_id: str
     assignment: tuple[TopicPartition, ...]
     client_host: str = ""
-    """Where its last join came from; "" = not known."""
+    """The host that sent its last join; "" = not known."""
     member_epoch: int = -1
     member_state: str = ""
     topics: tuple[str, ...] = ()
@@ -132,7 +134,7 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class PendingOffset:
-    """An offset that takes effect when the transaction of this producer commits."""
+    """An offset that a producer has added to its open transaction; it takes effect when that commits."""
 
     partition: TopicPartition
     offset: int
@@ -142,7 +144,7 @@ class PendingOffset:
 
 @dataclass(frozen=True, slots=True)
 class OffsetOfDeletedTopic:
-    """A committed offset of a topic that was deleted; one of that name may have been created since, with another id."""
+    """A committed offset of a deleted topic. A newer topic may have the same name, with another id."""
 
     partition: TopicPartition
     topic_id: str
@@ -151,9 +153,9 @@ class OffsetOfDeletedTopic:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """One group, its members, its committed offsets, and those of transactions that are open.
+    """One group: its members, its committed offsets, and the pending offsets of open transactions.
 
-    `offsets` are those of topics that exist, by their ids. `coordinator` is where it answers, as host:port.
+    `offsets` are only of topics that still exist (compared by topic id). `coordinator` is its coordinator's host:port.
     """
 
     group_id: str
@@ -167,9 +169,9 @@ class GroupDescription:
     pending_offsets: tuple[PendingOffset, ...] = ()
     coordinator: str = ""
     group_type: str = "classic"
-    """`classic` or `consumer`; then `generation` is the group's epoch, and `protocol` its assignor."""
+    """`classic` or `consumer`. In a `consumer` group `generation` is the group epoch, and `protocol` the assignor."""
     target_epoch: int = -1
-    """The epoch of the target that the coordinator leads the members to; -1 in a classic group."""
+    """The epoch of the target assignment, which the members move to; -1 in a classic group."""
     deleted_offsets: tuple[OffsetOfDeletedTopic, ...] = ()
     """Offsets of topics that were deleted; no member reads from them."""
 

@@ -1,4 +1,4 @@
-"""The cluster's feature level: what it may use while releases are mixed. Part of `AsyncAdmin`."""
+"""The cluster's feature level, which limits what it uses while brokers run different releases. Part of `AsyncAdmin`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from raylog.protocol.admin import (
 
 @dataclass(frozen=True, slots=True)
 class FeatureDescription:
-    """What the cluster may use, and what its brokers know."""
+    """The feature level that the cluster uses, and the levels that its brokers support."""
 
     level: int
     """The cluster's feature level."""
     brokers: dict[int, tuple[int, int]]
-    """The lowest and the highest level that each broker's release knows."""
+    """The lowest and the highest level that each broker's release supports, by broker id."""
 
 
 class AsyncFeatures:
@@ -29,19 +29,19 @@ class AsyncFeatures:
     cluster: ClusterClient
 
     async def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
-        """The cluster's feature level, and the levels that each broker's release knows.
+        """The cluster's feature level, and the levels that each broker's release supports.
 
-        A controller of a release without levels reports none: everything is at level 1 then.
+        A controller whose release has no feature levels reports none; then all of them are 1.
         """
         reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
         known = {row.broker: (row.feature_levels[0], row.feature_levels[1]) for row in reply.brokers}
         return FeatureDescription(reply.feature_level, known)
 
     async def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
-        """Raise the feature level of the cluster; returns the new level and the one before.
+        """Raise the feature level of the cluster; return the new level and the one before.
 
-        None = the highest that every broker knows. It cannot be taken back. Raises UnsupportedVersion, which names the
-        brokers that do not know the level.
+        None = the highest that every broker supports. It cannot be lowered again. Raises UnsupportedVersion, which
+        names the brokers that do not support the level.
         """
         wanted = -1 if level is None else level
         request = RaiseFeatureLevelRequest(wanted)

@@ -1,6 +1,6 @@
-"""Groups from a client's side: listing, describing and deleting them, and their lag.
+"""Administration of consumer groups: list, describe and delete them, delete and alter their offsets, query their lag.
 
-The part of `AsyncAdmin` for groups. May touch: the network through `ClusterClient`, the clock.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from raylog.protocol.groups import (
 
 OFFSETS_TOPIC = "__consumer_offsets"
 AT_ONCE = 4
-"""Coordinators that are queried at the same time: each may have to be started."""
+"""How many coordinators are queried at the same time: a query may have to start its coordinator."""
 
 
 class AsyncGroups:
@@ -63,12 +63,12 @@ class AsyncGroups:
         types: Iterable[str] | None = None,
         timeout_s: float = 30.0,
     ) -> list[GroupListing]:
-        """All groups, sorted by name; of these `states` (KIP-518) and `types` (KIP-848) only, if any are named.
+        """All groups, sorted by name; only those in `states` (KIP-518) and of `types` (KIP-848), if given.
 
-        Types are "classic" and "consumer". A state is "Empty" or "Stable", of a classic group "PreparingRebalance" or
-        "CompletingRebalance" too, of one of the consumer protocol "Assigning" or "Reconciling". Case does not matter.
-        Queries every coordinator that had a group, and starts those that sleep. Raises ValueError for a name that is
-        no type, or no state of these types.
+        Types are "classic" and "consumer". The states of all groups are "Empty" and "Stable"; classic groups also have
+        "PreparingRebalance" and "CompletingRebalance", consumer groups "Assigning" and "Reconciling". Case does not
+        matter. This queries every coordinator that ever had a group, and starts those that are asleep. Raises
+        ValueError for an unknown type, or a state that these types do not have.
         """
         kinds = named_types(types or ())
         request = ListGroupsRequest(named_states(states or (), kinds), [each.value for each in kinds])
@@ -94,29 +94,29 @@ class AsyncGroups:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [  # a coordinator of an earlier release lists all
+        return [  # a coordinator of an earlier release ignores the filters
             GroupListing(name, protocol_type, state, kind)
             for name, protocol_type, state, kind in sorted(found)
             if (not request.states or state in request.states) and (not request.types or kind in request.types)
         ]
 
     async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
-        """Whether a partition of the offsets topic was ever written to, which wakes nothing; True if it is not known.
+        """Whether a partition of the offsets topic was ever written to; True if that cannot be found out.
 
-        A coordinator begins with an append, before it takes its first member.
+        The query wakes no partition. A coordinator appends to its partition before it admits its first member.
         """
         try:
             limit_s = deadline.left_s / 2
             end = await self.cluster.list_offset((OFFSETS_TOPIC, partition), LATEST, timeout_s=limit_s)
         except RaylogError:
-            return True  # its coordinator answers, or says why it does not
+            return True  # the query to its coordinator succeeds, or raises the reason
         return end.offset > 0
 
     async def describe_group(self, group_id: str, *, timeout_s: float = 30.0) -> GroupDescription:
-        """One group with members and committed offsets. Raises GroupIdNotFound.
+        """One group with its members and committed offsets. Raises GroupIdNotFound.
 
-        An offset belongs to the topic with the id that it was committed for: those of topics that were deleted are in
-        `deleted_offsets`, also where a topic of that name was created again.
+        An offset was committed for a topic id, not for a name: offsets of deleted topics are in `deleted_offsets`, even
+        if a topic of that name exists again.
         """
         request = DescribeGroupRequest(group_id)
         deadline = Deadline(timeout_s)
@@ -163,11 +163,12 @@ class AsyncGroups:
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
     ) -> None:
-        """Delete the offsets that a group has committed for these (topic, partition).
+        """Delete a group's committed offsets of these (topic, partition).
 
-        Those of a deleted topic of that name go as well. Raises GroupIdNotFound, NonEmptyGroup for a group with members
-        that are no consumers, and, after the others were deleted, GroupSubscribedToTopic for a topic that members
-        subscribe to (KIP-496), UnstableOffsetCommit for an offset that an open transaction is about to commit.
+        This includes offsets of deleted topics with these names. Raises GroupIdNotFound; NonEmptyGroup for a group with
+        members that are not consumers. The next two are raised after all other offsets were deleted:
+        GroupSubscribedToTopic for a topic that members subscribe to (KIP-496), UnstableOffsetCommit for an offset that
+        is pending in an open transaction.
         """
         deadline = Deadline(timeout_s)
         named = set(partitions)
@@ -192,9 +193,10 @@ class AsyncGroups:
     async def alter_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata], *, timeout_s: float = 30.0
     ) -> None:
-        """Commit these offsets for a group without members: it goes on from there.
+        """Commit these offsets for a group without members, which resumes from them.
 
-        It ends what transactions have pending for these partitions. Raises UnknownMemberId where the group has members.
+        They replace offsets of these partitions that open transactions have pending. Raises UnknownMemberId when the
+        group has members.
         """
         wanted = {
             TopicPartition(*place): each if isinstance(each, OffsetAndMetadata) else OffsetAndMetadata(each)
@@ -205,10 +207,10 @@ class AsyncGroups:
     async def group_lag(
         self, group: str | GroupDescription, *, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionLag]:
-        """How far a group is behind in each partition that it has committed or is reading, in records and in seconds.
+        """The lag of a group, in records and in seconds, in each partition with a committed offset or a member.
 
-        Records that retention or `delete_records` has removed are no lag, nor are those of deleted topics. A partition
-        whose leader cannot be reached has its error in the answer. Raises GroupIdNotFound.
+        Records that retention or `delete_records` has removed do not count, nor do deleted topics. For a partition
+        whose leader cannot be reached, `PartitionLag.error` is set. Raises GroupIdNotFound.
         """
         deadline = Deadline(timeout_s)
         found = await self.describe_group(group, timeout_s=timeout_s) if isinstance(group, str) else group
@@ -222,7 +224,10 @@ class AsyncGroups:
 
 
 def keys_of_each_coordinator(partitions: int, prefix: str = "", *, config: Mapping[str, str]) -> list[str]:
-    """One group name for each partition of the offsets topic, which has this configuration, as brokers hash."""
+    """For each of so many coordinator partitions a key that brokers hash to it; each key begins with `prefix`.
+
+    `config`: of the topic with the coordinators' state, since it determines the hash.
+    """
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
@@ -236,7 +241,7 @@ def _member(row: DescribedMember) -> MemberDescription:
     try:
         assigned = read_assignment(row.assignment)
     except ValueError:
-        assigned = ()  # of another kind of client, and known to its members only
+        assigned = ()  # another kind of client: only its members can read the assignment
     return MemberDescription(
         row.member_id,
         row.instance_id,

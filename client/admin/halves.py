@@ -1,6 +1,6 @@
-"""Half messages from an administrator's side: those without decision, and deciding about them.
+"""Administration of half messages: list the undecided ones, and commit or roll them back by hand.
 
-The part of `AsyncAdmin` for them. May touch: the network through `ClusterClient`.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ PAGE: Final = 1_000
 
 @dataclass(frozen=True, slots=True)
 class HeldHalfMessage:
-    """A half message without decision. Times in milliseconds since 1970.
+    """An undecided half message. Times in milliseconds since 1970.
 
-    `checks`: how many were answered without a decision. `is_unresolved`: it was checked as often as allowed, and no
-    checker is queried again. `topics`: where its records go, if it is committed.
+    `checks`: how many checks ended without a decision. `is_unresolved`: it was checked as often as allowed, and is not
+    checked again. `topics`: where its records go, if it is committed.
     """
 
     group: str
@@ -45,7 +45,7 @@ class AsyncHalves:
     async def list_half_messages(
         self, group: str | None = None, *, limit: int = 100, timeout_s: float = 30.0
     ) -> list[HeldHalfMessage]:
-        """Half messages without decision, of one group or of all, the oldest first; at most `limit`."""
+        """At most `limit` undecided half messages of one group or of all (None), the oldest first."""
         deadline = Deadline(timeout_s)
         found: list[HeldHalf] = []
         for shard in range(await self._half_shards(deadline)):
@@ -66,14 +66,14 @@ class AsyncHalves:
         ]
 
     async def commit_half_message(self, group: str, txid: str, *, timeout_s: float = 30.0) -> None:
-        """Make the records of a half message visible, by hand. Repeating it does nothing.
+        """Commit a half message by hand: its records become visible. Repeating it does nothing.
 
         Raises HalfMessageDecided when it was rolled back before, UnknownHalfMessage.
         """
         await self._decide_half(group, txid, HalfVerdict.COMMIT, timeout_s)
 
     async def rollback_half_message(self, group: str, txid: str, *, timeout_s: float = 30.0) -> None:
-        """Drop the records of a half message, by hand; otherwise as `commit_half_message`."""
+        """Roll a half message back by hand: its records are dropped. Raises as `commit_half_message` does."""
         await self._decide_half(group, txid, HalfVerdict.ROLLBACK, timeout_s)
 
     async def _half_shards(self, deadline: Deadline) -> int:
@@ -107,7 +107,7 @@ class AsyncHalves:
         shards = await self._half_shards(deadline)
         likely = shard_of_half((group, txid), shards) if shards else 0
         standing, records = "NOT_FOUND", 0
-        # Elsewhere only if `__scheduled` has grown since it was prepared.
+        # Usually it is in its likely shard; in another one only if `__scheduled` has grown since it was prepared.
         for shard in sorted(range(shards), key=lambda number: number != likely):
             reply = await decide(self.cluster, shard, group, [(txid, verdict, -1)], deadline.left_s)
             standing, records = reply.standings[0], reply.records[0]

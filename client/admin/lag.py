@@ -1,4 +1,4 @@
-"""The lag of a group: in records, and in seconds since its oldest unread record was made.
+"""The lag of a group: in records, and in seconds since the timestamp of its oldest unread record.
 
 Used by `Admin.group_lag` and `raylog group describe`. May touch: the network through `ClusterClient`, the clock.
 """
@@ -22,17 +22,17 @@ from raylog.storage.batch.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, 
 from raylog.storage.batch.records import open_batch
 
 AT_ONCE: Final = 64
-"""Partitions queried at the same time: each answer with a time may hold a whole batch."""
+"""How many partitions are queried at the same time: the answer to a query for a timestamp may hold a whole batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
     """The lag of a group in one partition.
 
-    `records` = max(0, `end` - max(`committed`, the log's start)): what retention has removed cannot be read, so it is
-    no lag. `seconds` is the age of the record at the committed offset, or of the first remaining one where retention
-    has removed it: 0 without a lag, never negative. An unknown value is None, and `error` has the reason; `records` is
-    None, too, without a committed offset.
+    `end` is the high watermark. `records` = max(0, `end` - max(`committed`, the log's start)): what retention has
+    removed cannot be read, so it is no lag. `seconds` is the age of the record at the committed offset, or of the first
+    remaining one if retention has removed it: 0 without a lag, never negative. An unknown value is None, and `error`
+    has the reason; `records` and `seconds` are also None without a committed offset.
     """
 
     committed: int | None
@@ -45,10 +45,10 @@ class PartitionLag:
 async def partition_lags(
     cluster: ClusterClient, committed: Mapping[TopicPartition, int | None], *, now_ms: int, timeout_s: float
 ) -> dict[TopicPartition, PartitionLag]:
-    """The lag in each partition behind its committed offset (None: nothing was committed).
+    """The lag in each partition, from its committed offset (None = nothing was committed).
 
-    Requests the high watermark from each leader, and one batch where there is a lag. A partition whose leader does not
-    answer within `timeout_s` has its error in the answer; nothing is raised.
+    Queries each leader for its high watermark, and for one batch if there is a lag. For a partition whose leader does
+    not answer within `timeout_s`, `PartitionLag.error` is set; nothing is raised.
     """
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -86,7 +86,7 @@ async def _lag(
 
 
 async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> int | None:
-    """The timestamp of the first record at or behind an offset; None when there is none, or only markers."""
+    """The timestamp (ms) of the first record at or after an offset; None when the batch there has no such record."""
     try:
         batch = await _one_batch(cluster, partition, offset, timeout_s)
     except OffsetOutOfRange as error:
@@ -102,7 +102,7 @@ async def _made_ms(cluster: ClusterClient, partition: TopicPartition, offset: in
 
 
 async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: int, timeout_s: float) -> memoryview:
-    """A fetch of at least one batch, the leader's minimum for one byte, without waiting."""
+    """Fetch from an offset without waiting, with a limit of one byte: the leader sends one whole batch all the same."""
 
     def request(topic_id: str, number: int, epoch: int) -> FetchRequest:
         return FetchRequest(topic_id, number, epoch, offset, 1, 0, 0, READ_UNCOMMITTED)
@@ -112,9 +112,9 @@ async def _one_batch(cluster: ClusterClient, partition: TopicPartition, offset: 
 
 
 def timestamp_at(batches: Buffer, offset: int) -> int | None:
-    """The timestamp (ms) of the first record at or behind an offset, opening a batch only if it has several times.
+    """The timestamp (ms) of the first record at or after an offset; None when there is none in these batches.
 
-    None when no record is there. Raises RaylogError for a batch that cannot be read. Pure.
+    The header often suffices; otherwise the batch is opened. Raises RaylogError for a batch that cannot be read. Pure.
     """
     for place, header in iter_headers(batches):
         if header.is_control or header.next_offset <= offset:

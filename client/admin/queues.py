@@ -1,6 +1,6 @@
-"""Queues from a client's side: listing, describing, resetting and deleting them, and looking at their records.
+"""Administration of queues: list, describe, reset and delete them, and look at the states of their records.
 
-The part of `AsyncAdmin` for queue mode. May touch: the network through `ClusterClient`.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ SHARE_STATE_TOPIC = "__share_state"
 PEEK_LIMIT = 100
 OFFSETS_END = 2**63
 TIMES_FROM = 100_000_000_000
-"""Numbers from here on are times, in milliseconds since 1970 (March 1973)."""
+"""Numbers from here on are times in milliseconds since 1970, not offsets: this one is in March 1973."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueListing:
-    """A group's queue on a topic: on how many partitions it has state, and what it has set."""
+    """A group's queue on a topic: the partitions on which it has state, and its own settings."""
 
     group_id: str
     topic: str
@@ -46,12 +46,12 @@ class QueueListing:
 
 @dataclass(frozen=True, slots=True)
 class QueueDescription:
-    """A queue on one partition, as its leader describes it.
+    """A queue on one partition, as the partition's leader describes it.
 
-    `start`: the first record that is not finished; `end`: behind the last one that was handed out. `backlog`: records
-    that are not finished and could be read; `available`: those that were never handed out. `is_full`: no further ones
-    are, because `queue.window.max` others are not finished; `oldest`: the first of these. Counts of the states are of
-    now, `counters` since the leader began.
+    `start`: offset of the first unfinished record; `end`: one past the last record ever handed out. `backlog`: how many
+    readable records are unfinished; `available`: how many of them were never handed out. `is_full`: no further records
+    are handed out, because `queue.window.max` are unfinished; `oldest`: the first of these. The counts by state are
+    present ones; `counters` count since the leader started.
     """
 
     group_id: str
@@ -70,16 +70,17 @@ class QueueDescription:
     hottest_key_records: int
     counters: Mapping[str, int]
     held: int = 0
-    """Those that are archiving and whose dead letter is too large for its topic."""
+    """How many of the `archiving` records have a dead letter that is too large for its topic."""
     is_full: bool = False
     oldest: QueuedRange | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedRange:
-    """Records of a queue in one state, from `first` up to, not including, `end`.
+    """Records of a queue in one state, from offset `first` up to, not including, `end`.
 
-    `left_ms`: how long their lock, or their wait, lasts; None = neither. `reason`, `message`: of dead letters.
+    `left_ms`: how long their lock, or their wait for the next delivery, still lasts; None = neither. `reason` and
+    `message` belong to dead letters.
     """
 
     topic: str
@@ -100,7 +101,7 @@ class AsyncQueues:
     cluster: ClusterClient
 
     async def list_queues(self, group_id: str | None = None, *, timeout_s: float = 30.0) -> list[QueueListing]:
-        """The queues of all groups, or of one, by group and topic; none of topics that were deleted."""
+        """The queues of one group, or of all (None), by group and topic; queues on deleted topics are left out."""
         found: dict[tuple[str, str], list[ShareState]] = {}
         for row in await self._states(group_id or "", Deadline(timeout_s)):
             found.setdefault((row.group_id, row.topic), []).append(row)
@@ -112,7 +113,7 @@ class AsyncQueues:
     async def describe_queue(
         self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0
     ) -> list[QueueDescription]:
-        """The queue of a group, partition by partition. Raises GroupIdNotFound."""
+        """The queues of a group on one topic, or on all (None), partition by partition. Raises GroupIdNotFound."""
         deadline = Deadline(timeout_s)
         found: list[QueueDescription] = []
         for partition in await self._partitions(group_id, topic, deadline):
@@ -157,9 +158,10 @@ class AsyncQueues:
         limit: int = PEEK_LIMIT,
         timeout_s: float = 30.0,
     ) -> list[QueuedRange]:
-        """What is locked, waits or is finished out of order, from offset `first` on; at most `limit` a partition.
+        """Records that are locked, waiting, or finished out of order, from offset `first` on.
 
-        Changes nothing. Records behind the last one of a partition were never handed out. Raises GroupIdNotFound.
+        At most `limit` ranges per partition; the call changes nothing. Records after a partition's last range were
+        never handed out. Raises GroupIdNotFound.
         """
         deadline = Deadline(timeout_s)
         found: list[QueuedRange] = []
@@ -183,11 +185,11 @@ class AsyncQueues:
         to: str | int | Mapping[int, int],
         timeout_s: float = 30.0,
     ) -> dict[TopicPartition, int]:
-        """Have a group go on elsewhere: at `earliest`, `latest`, an offset, a time, or an offset by partition.
+        """Move a group's queue: to "earliest", "latest", an offset, a time, or an offset for each partition.
 
-        What lies before is passed over, what lies behind is handed out again. A number of 10^11 or more is a time in
-        milliseconds since 1970: the first record at or after it. Raises NonEmptyGroup while the group has members,
-        GroupIdNotFound.
+        Records before the new offset are skipped, records from it on are handed out again. A number of 10^11 or more is
+        a time in milliseconds since 1970, and stands for the first record at or after it. Returns the new offsets.
+        Raises NonEmptyGroup while the group has members, GroupIdNotFound, InvalidRequest for no such place.
         """
         deadline = Deadline(timeout_s)
         result: dict[TopicPartition, int] = {}
@@ -199,9 +201,9 @@ class AsyncQueues:
         return result
 
     async def delete_queue(self, group_id: str, topic: str | None = None, *, timeout_s: float = 30.0) -> None:
-        """Forget a group's queue: members that come later begin from scratch. Raises NonEmptyGroup, GroupIdNotFound.
+        """Delete the state of a group's queue on one topic, or on all (None): later members begin from scratch.
 
-        What is left of it on topics that were deleted is forgotten as well.
+        Its state on deleted topics is deleted as well. Raises NonEmptyGroup, GroupIdNotFound.
         """
         deadline = Deadline(timeout_s)
         states = [row for row in await self._stored_states(group_id, deadline) if topic in (None, row.topic)]
@@ -257,12 +259,12 @@ class AsyncQueues:
         return [row for row in await self._stored_states(group_id, deadline) if self._is_of_now(row)]
 
     def _is_of_now(self, state: ShareState) -> bool:
-        """Whether a state is of a topic that exists."""
+        """Whether the topic of this state still exists (compared by topic id)."""
         found = self.cluster.metadata.topic(state.topic)
         return found is not None and found.topic_id == state.topic_id
 
     async def _stored_states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
-        """The states that are kept, those of deleted topics too; the metadata of their topics is fresh."""
+        """The stored states, including states of deleted topics. Also refreshes the metadata of their topics."""
         await self.cluster.refresh((SHARE_STATE_TOPIC,), timeout_s=deadline.left_s)
         if self.cluster.metadata.topic(SHARE_STATE_TOPIC) is None:
             return []  # no queue was used yet

@@ -1,6 +1,6 @@
-"""Partition reassignments from a client's side: growing topics, reassigning replicas, planning a balance.
+"""Administration of replica placement: reassign partitions, follow the progress, plan a balance.
 
-The part of `AsyncAdmin` for placement. May touch: the network, by `ClusterClient`.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from raylog.protocol.replica import REPLICA_STATUS, ReplicaStatusRequest
 __all__ = ["AsyncMoving", "Move", "PartitionReassignment"]
 
 Wanted = Mapping[tuple[str, int], Sequence[int] | None]
-"""For each (topic, partition) its brokers, preferred leader in front; None = cancel what is under way."""
+"""For each (topic, partition) its target brokers, preferred leader first; None = cancel its reassignment."""
 
 CALL_TIMEOUT_S = 2.0
 POLL_S = 0.1
@@ -40,9 +40,9 @@ POLL_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class PartitionReassignment:
-    """One partition under reassignment. `replicas` are the target, followed by those that will go (`removing`).
+    """One partition under reassignment. `replicas`: the target replicas, followed by those to remove (`removing`).
 
-    `sizes` has the bytes that the leader and each replica in `adding` hold, where they answered.
+    `sizes`: the bytes that the leader and each replica in `adding` hold, by broker id, if they answered.
     """
 
     partition: TopicPartition
@@ -60,7 +60,7 @@ class PartitionReassignment:
 
     @property
     def progress(self) -> float | None:
-        """Share of its data that the slowest new replica has, from 0 to 1; None = not known."""
+        """The share of the leader's bytes that the slowest new replica has, from 0 to 1; None = not known."""
         waiting = [broker for broker in self.adding if broker not in self.isr]
         whole = self.sizes.get(self.leader)
         if not waiting:
@@ -78,13 +78,13 @@ class AsyncMoving:
     async def alter_partition_reassignments(
         self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
     ) -> None:
-        """Begin to move partitions to other brokers, and cancel moves (None). All of it, or nothing with an error.
+        """Begin to move partitions to other brokers, or cancel moves (None): all of the changes, or none and an error.
 
-        Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` report progress.
-        `throttle`: bytes per second that each broker fetches for the replicas it gets, kept as the cluster's
-        `follower.replication.throttled.rate`; None leaves the present one. A second target replaces the first.
+        Returns when the moves have begun; `list_partition_reassignments` and `wait_for_reassignments` follow them.
+        `throttle`: bytes per second that each broker may fetch for its new replicas; it is stored as the cluster's
+        `follower.replication.throttled.rate`, and None leaves that as it is. A new target replaces an earlier one.
         Raises UnknownTopicOrPartition, InvalidReplicaAssignment (unknown or repeated brokers, none at all, fewer than
-        `min.insync.replicas`), NoReassignmentInProgress.
+        `min.insync.replicas`), NoReassignmentInProgress for a cancellation.
         """
         changes = [ReassignablePartition(*at, brokers) for at, brokers in _checked(reassignments).items()]
         failures: list[RaylogError] = []
@@ -103,7 +103,7 @@ class AsyncMoving:
     async def list_partition_reassignments(
         self, *, sizes: bool = False, timeout_s: float = 30.0
     ) -> dict[TopicPartition, PartitionReassignment]:
-        """The partitions under reassignment. With `sizes`, also the bytes held by their leaders and new replicas."""
+        """The partitions under reassignment; `sizes` adds the bytes that their leaders and new replicas hold."""
         deadline = Deadline(timeout_s)
         request = ListPartitionReassignmentsRequest()
         rows = await self.cluster.call_broker(LIST_PARTITION_REASSIGNMENTS, request, timeout_s=timeout_s)
@@ -130,7 +130,7 @@ class AsyncMoving:
     async def wait_for_reassignments(
         self, partitions: Iterable[tuple[str, int]] | None = None, *, timeout_s: float = 600.0
     ) -> None:
-        """Wait until none of these partitions (None: none at all) is under reassignment; raises RequestTimedOut."""
+        """Wait until none of these partitions (None = of all) is under reassignment. Raises RequestTimedOut."""
         deadline = Deadline(timeout_s)
         named = None if partitions is None else {TopicPartition(topic, number) for topic, number in partitions}
         while True:
@@ -148,8 +148,9 @@ class AsyncMoving:
     async def plan_balance(self, *, sizes: bool = True, timeout_s: float = 30.0) -> list[Move]:
         """Plan moves that spread replicas and leaders evenly over brokers and nodes; changes nothing.
 
-        Pass `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`. Partitions under
-        reassignment count at their targets; brokers that are offline or stopped keep what they have and get nothing.
+        To carry the plan out, pass `{move.partition: move.after for move in plan}` to `alter_partition_reassignments`.
+        A partition under reassignment is planned from its target replicas. Offline and stopped brokers keep their
+        replicas and get no new ones. `sizes=False` saves the queries for the bytes of replicas.
         """
         deadline = Deadline(timeout_s)
         await self.cluster.refresh(None, timeout_s=timeout_s)
@@ -172,7 +173,7 @@ class AsyncMoving:
         return plan_balance(layout, nodes, {partition: size for (partition, _), size in known.items()})
 
     async def _sizes(self, wanted: Sequence[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
-        """Request the bytes that replicas hold; those that do not answer are left out."""
+        """The bytes of each (partition, broker); replicas that do not answer are left out."""
         limit = asyncio.Semaphore(32)
 
         async def bytes_at(partition: TopicPartition, broker: int) -> int | None:
@@ -194,7 +195,7 @@ class AsyncMoving:
 
 
 def _checked(reassignments: Wanted) -> dict[TopicPartition, list[int] | None]:
-    """The brokers of each partition. Raises TypeError for what is no such mapping."""
+    """The brokers of each partition. Raises TypeError for anything but a mapping of partitions to brokers."""
     if not isinstance(reassignments, Mapping):
         raise TypeError(f"reassignments must map partitions to lists of brokers, not be {reassignments!r:.100}.")
     return {

@@ -1,6 +1,6 @@
-"""Dead letters from a client's side: redrives, which send them on. The part of `AsyncAdmin` for them.
+"""Administration of dead letters: list their topics, and start, list and cancel redrives, which send them on.
 
-May touch: the network through `ClusterClient`.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENDED: Final = frozenset({"done", "cancelled"})
 
 @dataclass(frozen=True, slots=True)
 class RedriveProgress:
-    """How far a redrive is in one partition: everything below `position` is done, and `end` is where it ends."""
+    """How far a redrive is in one partition: from `start` up to `position` it is done, and it ends at offset `end`."""
 
     partition: int
     start: int
@@ -46,9 +46,10 @@ class RedriveProgress:
 
 @dataclass(frozen=True, slots=True)
 class Redrive:
-    """A redrive. `to` None: each record goes where it was. Times in milliseconds since 1970.
+    """A redrive: dead letters of `topic` are sent to topic `to`; None = each goes back to its original topic.
 
-    `state`: `running`, `holding` (a target takes nothing at the moment), `cancelling`, `done` or `cancelled`.
+    `state`: `running`, `holding` (a target accepts no records at the moment), `cancelling`, `done` or `cancelled`.
+    `where` and `rate` as given to `Admin.redrive`. Times in milliseconds since 1970.
     """
 
     number: int
@@ -63,25 +64,25 @@ class Redrive:
 
     @property
     def sent(self) -> int:
-        """Records that were sent on."""
+        """How many records were sent on so far."""
         return sum(partition.sent for partition in self.partitions)
 
     @property
     def left(self) -> int:
-        """Offsets that were not looked at yet."""
+        """How many offsets are still to be looked at."""
         return sum(max(0, partition.end - partition.position) for partition in self.partitions)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is done, or was cancelled."""
+        """Whether its state is `done` or `cancelled`."""
         return self.state in ENDED
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterTopic:
-    """A topic of dead letters: how many records it holds, at most, and the topics whose letters go there.
+    """A topic of dead letters. `sources`: the topics whose dead letters go there, by their own or a queue's settings.
 
-    They are those whose settings name it, and those on which a group works that has its letters there.
+    `records` is an upper bound: the difference between the topic's last and first offsets.
     """
 
     topic: str
@@ -93,7 +94,7 @@ class AsyncRedrives(AsyncQueues):
     """Methods of `AsyncAdmin` for dead letters."""
 
     async def dead_letter_topics(self, *, timeout_s: float = 30.0) -> list[DeadLetterTopic]:
-        """The topics of dead letters: those that a topic's settings name, those of groups, and `__undeliverable`."""
+        """All dead letter topics: those that settings of topics name, those of groups, and `__undeliverable`."""
         deadline = Deadline(timeout_s)
         await self.cluster.refresh(None, timeout_s=deadline.left_s)
         topics = {info.name: info for info in self.cluster.metadata.topics.values()}
@@ -103,7 +104,7 @@ class AsyncRedrives(AsyncQueues):
                 if info.config.get(key):
                     sources.setdefault(str(info.config[key]), []).append(name)
         for queue in await self.list_queues(timeout_s=deadline.left_s):
-            if not queue.topic.startswith(RETRY_PREFIX):  # its letters name the topic of their record
+            if not queue.topic.startswith(RETRY_PREFIX):  # dead letters of a retry topic count for the original topic
                 settings = {**topics[queue.topic].config, **queue.settings} if queue.topic in topics else queue.settings
                 target = str(settings.get(TOPIC_KEY) or topic_of_group(queue.group_id))
                 if target in topics and queue.topic not in sources.setdefault(target, []):
@@ -132,13 +133,13 @@ class AsyncRedrives(AsyncQueues):
         from_start: bool = False,
         timeout_s: float = 30.0,
     ) -> int:
-        """Send the dead letters of a topic on, those that are there now; return the number of the redrive.
+        """Start to send on the dead letters that a topic holds now; return the number of the redrive.
 
-        To topic `to`, or each to where it was. The cluster goes on with it whatever happens to this client. `where`
-        limits it to records with these values: `reason`, `topic`, `partition`, `group`, `key`, `message`, or
-        `header:<name>`. `rate`: records a second of each partition; 0 = as fast as they go. A redrive without `where`
-        begins where the last one ended, unless `from_start`. The dead letters stay until retention takes them, or
-        `delete_records`. Raises InvalidRequest, UnknownTopicOrPartition, RedriveRunning.
+        They go to topic `to`; None = each back to its original topic. The cluster does the work, whatever happens to
+        this client. `where` selects records with these values: `reason`, `topic`, `partition`, `group`, `key`,
+        `message`, or `header:<name>`. `rate`: records a second from each partition; 0 = no limit. A redrive without
+        `where` begins where the last one ended, unless `from_start`. The dead letters stay in the topic until retention
+        or `delete_records` removes them. Raises InvalidRequest, UnknownTopicOrPartition, RedriveRunning.
         """
         found = dict(where or {})
         check_filters(found)
@@ -159,7 +160,7 @@ class AsyncRedrives(AsyncQueues):
         return reply.redrive
 
     async def list_redrives(self, topic: str | None = None, *, timeout_s: float = 30.0) -> list[Redrive]:
-        """The redrives that run, and those that ended in the last seven days; of one topic, or all."""
+        """The running redrives, and those that ended in the last seven days; of one topic, or of all (None)."""
         deadline = Deadline(timeout_s)
         await self.cluster.refresh((FORWARDING_TOPIC,), timeout_s=deadline.left_s)
         if self.cluster.metadata.topic(FORWARDING_TOPIC) is None:
@@ -174,14 +175,17 @@ class AsyncRedrives(AsyncQueues):
         return [_redrive(row) for row in reply.redrives]
 
     async def describe_redrive(self, number: int, *, timeout_s: float = 30.0) -> Redrive:
-        """One redrive. Raises InvalidRequest where there is none."""
+        """The redrive with this number. Raises InvalidRequest if there is none."""
         for found in await self.list_redrives(timeout_s=timeout_s):
             if found.number == number:
                 return found
         raise InvalidRequest(f"There is no redrive {number}, or it ended more than seven days ago.")
 
     async def cancel_redrive(self, number: int, *, timeout_s: float = 30.0) -> bool:
-        """End a redrive; what it has sent stays where it is. False: it had ended. Raises InvalidRequest."""
+        """End a redrive; records that it has sent stay where they are. False = it had already ended.
+
+        Raises InvalidRequest for an unknown number.
+        """
         deadline = Deadline(timeout_s)
         await self._keeper(deadline)
         reply, _ = await self.cluster.call_leader(
@@ -196,7 +200,7 @@ class AsyncRedrives(AsyncQueues):
         return reply.outcome == "CANCELLED"
 
     async def _keeper(self, deadline: Deadline) -> None:
-        """Have the topic of the forwarders' keeper made on first use."""
+        """Make sure that `__forwarding` exists: its leader keeps the redrives."""
         await self.cluster.call_broker(
             ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(FORWARDING_TOPIC), timeout_s=deadline.left_s
         )

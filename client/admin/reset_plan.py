@@ -1,4 +1,4 @@
-"""What a reset of a group's offsets will do, partition by partition: worked out before anything is changed. Pure."""
+"""The plan of a reset of a group's offsets, partition by partition, made before anything is changed. Pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Clamp(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a group's offsets go; exactly one field is set. Times are milliseconds since 1970."""
+    """Where to move a group's offsets. Exactly one field is set; `time_ms` since 1970, `by` = records to shift."""
 
     end: End | None = None
     offset: int | None = None
@@ -33,7 +33,7 @@ class Target:
 
     @classmethod
     def of(cls, to: End | int | None, time: datetime | int | None, by: int | None) -> Target:
-        """The target of these arguments. Raises TypeError unless one is given, ValueError for an illegal one."""
+        """The target of these arguments. Raises TypeError unless exactly one is given, ValueError for a bad value."""
         if sum(given is not None for given in (to, time, by)) != 1:
             raise TypeError("Give one of `to`, `time` and `by`: where the offsets of the group go.")
         if isinstance(to, str):
@@ -59,9 +59,9 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class PlannedOffset:
-    """The new offset of one partition. `before`: the committed one, None = none; `start` and `end`: of the log.
+    """The new offset (`after`) of one partition. `before`: the committed one, None = none; `start`, `end`: of the log.
 
-    `clamp` says why `after` is not the offset that was requested; None: it is.
+    `clamp` says why `after` is not the requested offset; None = it is.
     """
 
     partition: TopicPartition
@@ -73,16 +73,16 @@ class PlannedOffset:
 
     @property
     def read_again(self) -> int:
-        """How many records the group reads again; negative: how many it steps over. 0 without a committed offset."""
+        """How many records the group reads again; negative = how many it skips. 0 without a committed offset."""
         return 0 if self.before is None else self.before - self.after
 
 
 @dataclass(frozen=True, slots=True)
 class ResetPlan:
-    """A reset of a group's offsets. `is_done`: they are committed; else it was a dry run.
+    """A reset of a group's offsets. `is_done`: they are committed; False = a dry run, or nothing to reset.
 
-    `members` names the members that a group has, whose offsets cannot be reset while it has them. `left_out` are
-    partitions with committed offsets whose topic was deleted.
+    `members` names the group's members; a reset is impossible while there are any. `left_out` are partitions with
+    committed offsets whose topic was deleted.
     """
 
     group_id: str
@@ -95,9 +95,10 @@ class ResetPlan:
 def planned(
     partition: TopicPartition, target: Target, *, before: int | None, start: int, end: int, at_time: int | None = None
 ) -> PlannedOffset:
-    """Where one partition's offset goes, inside its log.
+    """Plan the new offset of one partition, clamped to its log.
 
-    `at_time` is the first offset at or after the target's time, None = no record is as new. A shift needs `before`.
+    `at_time` is the first offset at or after the target's time, None = no record is as new. Raises ValueError for a
+    shift without `before`.
     """
     clamp: Clamp | None = None
     if target.end is not None:
@@ -118,9 +119,9 @@ def planned(
 
 
 def named_partitions(words: Iterable[str | tuple[str, int]]) -> list[tuple[str, int | None]]:
-    """The topics and partitions of `topic`, `topic:0,2`, or (topic, partition); None = all of the topic's.
+    """Parse texts such as `topic` or `topic:0,2`, and (topic, partition); partition None = all of the topic's.
 
-    Raises ValueError for what is neither.
+    Raises ValueError for any other text.
     """
     found: list[tuple[str, int | None]] = []
     for word in words:

@@ -1,4 +1,4 @@
-"""Resetting the offsets of groups, and removing members: what an operator does when consumers are stopped or lost.
+"""Administration of groups whose consumers are stopped or lost: reset offsets, and remove members.
 
 A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
@@ -37,12 +37,12 @@ from raylog.protocol.groups import (
 )
 
 AT_ONCE: Final = 64
-"""Partitions whose leaders are queried at the same time."""
+"""How many partition leaders are queried at the same time."""
 NAMED_MAX: Final = 5
 
 
 class AsyncResets:
-    """Methods of `AsyncAdmin` for the offsets of stopped consumers, and for members that a dead process left behind."""
+    """Methods of `AsyncAdmin` to reset the offsets of stopped consumers, and to remove members of dead processes."""
 
     cluster: ClusterClient
 
@@ -57,16 +57,16 @@ class AsyncResets:
         dry_run: bool = False,
         timeout_s: float = 30.0,
     ) -> ResetPlan:
-        """Move the committed offsets of a group without members; all of them are committed, or none.
+        """Move the committed offsets of a group without members: all of them, or none.
 
-        Give one of `to` ("earliest", "latest" or an offset), `time` (the first record that is not older: a datetime
-        with a zone, or milliseconds since 1970) and `by` (so many records on, or back if negative). What is outside a
-        partition's log is clamped to it, and the plan says so. `partitions` are topics, "topic:0,2" or (topic, number);
-        None = all that the group has committed. `dry_run` plans alone, also for a group with members.
+        Give exactly one of `to` ("earliest", "latest" or an offset), `time` (a datetime with a zone, or milliseconds
+        since 1970: the first record that is not older) and `by` (records to shift, negative = back). An offset outside
+        a partition's log is clamped to it, and the plan says so. `partitions` are topics, "topic:0,2" or (topic,
+        number); None = all with a committed offset. `dry_run` only makes the plan, for a group with members too.
 
-        Raises NonEmptyGroup that names the members; ResetOutdated when the group was used after the plan was made;
-        GroupIdNotFound for a group that does not exist, unless partitions are named; UnknownTopicOrPartition;
-        NoOffsetForPartition for a shift of what was never committed.
+        Raises NonEmptyGroup with the names of the members; ResetOutdated when the group was used after the plan was
+        made; GroupIdNotFound for a group that does not exist, unless partitions are named; UnknownTopicOrPartition;
+        NoOffsetForPartition for a shift of a partition without a committed offset.
         """
         deadline = Deadline(timeout_s)
         target = Target.of(to, time, by)
@@ -99,9 +99,9 @@ class AsyncResets:
     ) -> dict[str, RaylogError | None]:
         """Remove members from a group: by member id, static ones by their `group_instance_id`, or all of them.
 
-        Their partitions go to the others at once, without waiting for a session timeout (KIP-345, KIP-571). A consumer
-        that is still running joins again at its next poll: this is for what a dead process left behind. Returns, by id
-        or instance, None or why it was not removed, such as UnknownMemberId. Raises GroupIdNotFound.
+        Their partitions go to the other members at once, without waiting for a session timeout (KIP-345, KIP-571). A
+        consumer that still runs joins again at its next poll: use this for members of dead processes. Returns by id or
+        instance None, or why it was not removed, such as UnknownMemberId. Raises GroupIdNotFound.
         """
         deadline = Deadline(timeout_s)
         leaving = {each: LeavingMember(each, None) for each in members}
@@ -140,7 +140,7 @@ class AsyncResets:
         committed: Mapping[tuple[str, TopicPartition], int],
         deadline: Deadline,
     ) -> tuple[dict[TopicPartition, str], tuple[TopicPartition, ...]]:
-        """The partitions with the ids of their topics; and those whose topic does not exist any more."""
+        """The partitions to reset with the ids of their topics; and the partitions whose topic no longer exists."""
         topics = {topic for topic, _ in named} if named is not None else {place.topic for _, place in committed}
         if named is not None:
             await self.cluster.refresh(topics, timeout_s=deadline.left_s)  # a topic may have been created again

@@ -1,6 +1,6 @@
-"""Delayed records from a client's side: listing, cancelling and moving those that wait.
+"""Administration of delayed records: find, list, cancel and reschedule those that wait.
 
-The part of `AsyncAdmin` for them. May touch: the network through `ClusterClient`.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ NOT_FOUND: Final = "NOT_FOUND"
 
 
 class ScheduleOutcome(StrEnum):
-    """What became of a request about a delayed record."""
+    """The outcome of a request to cancel or move a delayed record."""
 
     CANCELLED = "CANCELLED"
     MOVED = "MOVED"
     ALREADY_DELIVERED = "ALREADY_DELIVERED"
-    """It was due before, and is in its topic or on the way there."""
+    """It was due earlier: it is in its topic, or on the way there."""
     ALREADY_CANCELLED = "ALREADY_CANCELLED"
-    """It was cancelled, or moved: then its newer handle counts. Remembered until ten minutes after it was due."""
+    """It was cancelled, or moved and now has another handle. Remembered until ten minutes after it was due."""
     NOT_FOUND = "NOT_FOUND"
-    """No record was ever scheduled under this handle or id, or its place was given back since."""
+    """No record was ever scheduled under this handle or id, or it is no longer remembered."""
 
 
 _ENDED: Final = {
@@ -53,12 +53,12 @@ _ENDED: Final = {
     "CANCELLED": ScheduleOutcome.ALREADY_CANCELLED,
     "DELIVERED": ScheduleOutcome.ALREADY_DELIVERED,
 }
-"""What is answered where nothing waits under a schedule id."""
+"""The outcome for a schedule id under which no record waits, by the standing that the scheduler reports."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A delayed record that waits. `partition` None: its key decides when it is due. Times in ms since 1970."""
+    """A delayed record that waits. `partition` None = chosen by its key when it is due. Times in ms since 1970."""
 
     handle: str
     topic: str
@@ -72,7 +72,7 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class MovedRecord:
-    """The outcome of a move, and the handle by which the record is known now."""
+    """The outcome of a move, and the present handle and due time (ms since 1970) of the record."""
 
     outcome: ScheduleOutcome
     handle: str
@@ -83,9 +83,9 @@ class MovedRecord:
 class SchedulerDescription:
     """A partition of ``__scheduled`` as its leader describes it. Times in milliseconds.
 
-    `delivered`, `cancelled` and `lateness_p99_ms` count since the leader began. `parked`: how many records are due and
-    wait for their target, by topic and partition (-1 = none is known). `clock_step_ms`: how far the wall clock of its
-    machine was set away from the clock by which records are due.
+    `delivered`, `cancelled` and `lateness_p99_ms` cover the time since the leader started. `parked`: how many records
+    are due but wait for their target, by topic and partition (-1 = not known). `clock_step_ms`: how far the machine's
+    wall clock was stepped away from the scheduler's own clock (`clock_ms`), which decides when records are due.
     """
 
     partition: int
@@ -113,10 +113,10 @@ class AsyncSchedules:
         schedule_id: str | None = None,
         timeout_s: float = 30.0,
     ) -> ScheduleOutcome:
-        """Have a delayed record not delivered: by its handle, or by its topic and schedule id.
+        """Cancel a delayed record, named by its handle, or by its topic and schedule id.
 
-        CANCELLED is answered when that is committed: the record is never delivered then. Raises InvalidRequest for a
-        text that is no handle, UnknownTopicOrPartition, ValueError, TypeError.
+        CANCELLED means that the cancellation is committed, and the record will never be delivered. Raises
+        InvalidRequest for a text that is no handle, UnknownTopicOrPartition, ValueError, TypeError.
         """
         deadline = Deadline(timeout_s)
         outcome, _ = await self._by_name_or_handle(handle, topic, schedule_id, deadline, self._cancel)
@@ -146,10 +146,10 @@ class AsyncSchedules:
         schedule_id: str | None = None,
         timeout_s: float = 30.0,
     ) -> MovedRecord:
-        """Have a delayed record due at another time, counted from now; it gets another handle, and keeps its id.
+        """Move a delayed record to another time: `delay` from now, or `deliver_at`.
 
-        Raises InvalidRequest for a text that is no handle, DelayTooLong, UnknownTopicOrPartition, ValueError and
-        TypeError.
+        It gets a new handle, and keeps its schedule id. Raises InvalidRequest for a text that is no handle,
+        DelayTooLong, UnknownTopicOrPartition, ValueError and TypeError.
         """
         if (delay is None) == (deliver_at is None):
             raise ValueError("A record is moved by a delay from now, or to a time: give delay or deliver_at.")
@@ -172,7 +172,7 @@ class AsyncSchedules:
         schedule_id: str | None = None,
         timeout_s: float = 30.0,
     ) -> MovedRecord:
-        """Have a delayed record delivered at once; otherwise as `reschedule`."""
+        """Deliver a delayed record at once; otherwise as `reschedule`."""
 
         async def move(named: Handle, deadline: Deadline) -> MovedRecord:
             return await self._move_scheduled(named, 0, deadline.left_s)
@@ -180,7 +180,7 @@ class AsyncSchedules:
         return await self._moved(handle, topic, schedule_id, Deadline(timeout_s), move)
 
     async def find_scheduled(self, topic: str, schedule_id: str, *, timeout_s: float = 30.0) -> Scheduled | None:
-        """The delayed record that waits under a schedule id; None = none does.
+        """The delayed record that waits under a schedule id; None = there is none.
 
         Raises UnknownTopicOrPartition, ValueError, TypeError.
         """
@@ -195,7 +195,7 @@ class AsyncSchedules:
         limit: int = 100,
         timeout_s: float = 30.0,
     ) -> list[Scheduled]:
-        """The delayed records that wait, by the times when they are due; of one topic alone, and due before a time."""
+        """At most `limit` waiting records, by due time; only of `topic` and due before `before`, if given."""
         if limit < 1:
             raise InvalidRequest(f"limit={limit}: a list has 1 record or more.")
         deadline = Deadline(timeout_s)
@@ -207,7 +207,7 @@ class AsyncSchedules:
     async def describe_scheduled(
         self, topic: str | None = None, *, timeout_s: float = 30.0
     ) -> list[SchedulerDescription]:
-        """The schedulers: of one topic's delayed records, or all; none before the first delayed record."""
+        """The scheduler of one topic's delayed records, or all schedulers; none before the first delayed record."""
         deadline = Deadline(timeout_s)
         return [await self._scheduler(shard, deadline.left_s) for shard in await self._schedule_shards(topic, deadline)]
 
@@ -243,7 +243,10 @@ class AsyncSchedules:
         deadline: Deadline,
         work: Callable[[Handle, Deadline], Awaitable[ScheduleOutcome]],
     ) -> tuple[ScheduleOutcome, Handle | None]:
-        """Work on the record with a handle; or on that under a schedule id, again if it is another one by then."""
+        """Call `work` for the record with this handle, or for the record that waits under a schedule id.
+
+        The latter may be moved or replaced meanwhile; then `work` is called again for its successor.
+        """
         if handle is not None:
             if topic is not None or schedule_id is not None:
                 raise ValueError("A record is named by its handle, or by topic and schedule_id: leave out one of both.")

@@ -1,7 +1,7 @@
-"""Tokens made by a client that has a secret: for people, jobs and other clusters. The part of `AsyncAdmin` for them.
+"""Tokens for people, jobs and other clusters, made by a client that has the cluster's secret. A part of `AsyncAdmin`.
 
-A token is computed here, from the secret; no server stores it. May touch: the network through `ClusterClient`, for the
-ids of topics, and the clock.
+A token is computed here, from the secret; no server stores it. May touch: the network through `ClusterClient` (for the
+ids of topics), the clock.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from raylog.rpc.auth.token_text import parse_token, token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError
 
 DEFAULT_LIFETIME_S = 43_200.0
-"""Of a token: 12 hours."""
+"""The lifetime of a token: 12 hours."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDescription:
-    """What a token says it grants; whether its key is right only the cluster knows."""
+    """What a token claims to grant; only the cluster can verify its key."""
 
     expires_s: int
-    """Seconds since 1970 from which on it is refused."""
+    """When it expires, in seconds since 1970."""
     read: tuple[str, ...]
-    """Topics that it reads; of some it may read single partitions only."""
+    """Topics that it may read; in some of them perhaps only single partitions."""
     write: tuple[str, ...]
     transactional_id_prefix: str | None
     group: str | None
 
 
 def describe_token(token: str) -> TokenDescription:
-    """What a token in its text form grants, and until when. Raises InvalidConfig for a text that is none."""
+    """What a token in its text form grants, and until when. Raises InvalidConfig for a text that is no token."""
     try:
         grant = parse_token(token).grant
     except TokenError as error:
@@ -64,20 +64,20 @@ class AsyncTokens:
         lifetime_s: float = DEFAULT_LIFETIME_S,
         timeout_s: float = 30.0,
     ) -> str:
-        """Make a token that reads and writes these topics for `lifetime_s`, as one line for `token=`.
+        """Make a token that may read and write these topics for `lifetime_s`: one line of text, for `token=`.
 
-        It covers all partitions of the topics, with those that are added later, but no topic that is created again
-        under one of the names. `transactional_id_prefix`: it also runs transactions whose ids begin with it, and
-        commits offsets of the group with exactly that name. `group`: it also takes part in this consumer group, works
-        off the queues of that group, and prepares half messages of it. What it writes it may also delay.
-        Raises UnknownTopicOrPartition that names the nearest topic, and InvalidConfig when nothing is granted, when the
-        grant is too long, and when this client itself has only a token.
+        It covers all partitions of the topics, even those added later, but no topic that is created again under one of
+        the names. `transactional_id_prefix`: it may also run transactions whose ids begin with it, and commit offsets
+        of the group with exactly that name. `group`: it may also take part in this consumer group, consume the queues
+        of that group, and prepare half messages of it. Records that it may write it may also delay.
+        Raises UnknownTopicOrPartition, whose message suggests the nearest name; InvalidConfig when nothing is granted,
+        when the grant is too long, and when this client itself has only a token.
         """
         reads, writes = _names("read", read), _names("write", write)
         _check(reads, writes, transactional_id_prefix, group, lifetime_s)
         self.cluster.check_started()
         deadline = Deadline(timeout_s)
-        await self.cluster.renew_secret(timeout_s=deadline.left_s)  # a token of the old one would end with it
+        await self.cluster.renew_secret(timeout_s=deadline.left_s)  # a token of an old secret would end with it
         address = self.cluster.address
         assert address is not None  # since the start
         if isinstance(address.secret, Token):

@@ -1,4 +1,4 @@
-"""Which topics exist, by id: what a group has committed for a deleted topic counts for no other of that name.
+"""The ids of the topics that exist: offsets committed for a deleted topic do not count for another of that name.
 
 Used by the descriptions and resets of groups. May touch: the network through `ClusterClient`.
 """
@@ -13,7 +13,7 @@ from raylog.core.errors import UnknownTopicOrPartition
 
 
 async def current_topic_ids(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> dict[str, str]:
-    """The ids of those of these topics that exist, from metadata that is fetched for this answer."""
+    """The id of each of these topics, from fresh metadata; topics that do not exist are left out."""
     names = sorted(set(topics))
     if not names:
         return {}

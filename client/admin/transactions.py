@@ -1,6 +1,6 @@
-"""Transactions from a client's side: listing, describing and ending them, and finding those that hang.
+"""Administration of transactions: list and describe them, fence producers, find and abort hanging transactions.
 
-The part of `AsyncAdmin` for transactions. May touch: the network through `ClusterClient`, the clock.
+A part of `AsyncAdmin`. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ from raylog.protocol.transactions import (
 
 TRANSACTIONS_TOPIC = "__transaction_state"
 _BY_ADMINISTRATOR = -1
+"""The coordinator epoch of a marker that no coordinator writes, but an administrator."""
 _FENCING_TIMEOUT_MS = 1
-"""Of the transactions of a producer that begins none: every `transaction.max.timeout.ms` allows it."""
+"""The transaction timeout of a producer that begins no transaction; any `transaction.max.timeout.ms` allows it."""
 _OPEN_STATES = ("Ongoing", "PrepareCommit", "PrepareAbort")
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """One transactional id in a list; `state` as in Kafka: Empty, Ongoing, PrepareCommit, ..."""
+    """One transactional id; `state` as in Kafka: Empty, Ongoing, PrepareCommit, ..."""
 
     transactional_id: str
     producer_id: int
@@ -52,7 +53,10 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """One transactional id and its transaction. Times in milliseconds; None: it does not time out, none is open."""
+    """One transactional id and its transaction.
+
+    `timeout_ms`: None = it does not time out. `started_ms`: since 1970; None = no transaction is open.
+    """
 
     transactional_id: str
     coordinator: int
@@ -67,7 +71,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """A producer that a partition knows. `txn_start_offset`: of its open transaction's first record; None = none."""
+    """A producer's state in a partition. `txn_start_offset`: of its open transaction's first record; None = none."""
 
     producer_id: int
     producer_epoch: int
@@ -79,7 +83,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """An open transaction in a partition that its coordinator knows nothing of: it would stay open for good."""
+    """An open transaction in a partition that no coordinator knows of: it would stay open for good."""
 
     partition: TopicPartition
     producer: ProducerDescription
@@ -100,8 +104,8 @@ class AsyncTransactionAdmin:
     ) -> list[TransactionListing]:
         """All transactional ids that begin with `prefix`, sorted.
 
-        Only those in one of `states`, and open for `longer_than_ms`, if given. A client with a token has to give the
-        prefix that the token names.
+        `states` and `longer_than_ms` limit the list to ids in one of these states, and with a transaction that has been
+        open for longer. A client with a token has to give the prefix that the token grants.
         """
         deadline = Deadline(timeout_s)
         await self.cluster.refresh((TRANSACTIONS_TOPIC,), timeout_s=deadline.left_s)
@@ -130,7 +134,7 @@ class AsyncTransactionAdmin:
         return sorted((row for rows in found for row in rows), key=lambda row: row.transactional_id)
 
     async def _was_written(self, partition: int, deadline: Deadline) -> bool:
-        """Whether a coordinator has ever written to its partition, which wakes nothing; True if it is not known."""
+        """Whether a coordinator ever wrote to its partition; True if not known. The query wakes no partition."""
         try:
             limit_s = deadline.left_s / 2
             end = await self.cluster.list_offset((TRANSACTIONS_TOPIC, partition), LATEST, timeout_s=limit_s)
@@ -172,7 +176,7 @@ class AsyncTransactionAdmin:
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]], *, timeout_s: float = 30.0
     ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
-        """The idempotent and transactional producers that each partition knows. Raises UnknownTopicOrPartition."""
+        """The idempotent and transactional producers of each partition. Raises UnknownTopicOrPartition."""
         wanted = [TopicPartition(*each) for each in partitions]
         at_once = asyncio.Semaphore(AT_ONCE)
 
@@ -197,20 +201,20 @@ class AsyncTransactionAdmin:
         return dict(zip(wanted, found, strict=True))
 
     async def fence_producers(self, transactional_ids: Iterable[str], *, timeout_s: float = 30.0) -> None:
-        """Fence the producers of these ids: their next call raises ProducerFenced. Open and prepared ones are aborted.
+        """Fence the producers of these transactional ids: their next call raises ProducerFenced.
 
-        Raises TransactionalIdNotFound for an id that has no producer.
+        Their open and prepared transactions are aborted. Raises TransactionalIdNotFound for an unknown id.
         """
         wanted = list(transactional_ids)
-        await self.describe_transactions(wanted, timeout_s=timeout_s)  # an unknown id would be created
+        await self.describe_transactions(wanted, timeout_s=timeout_s)  # raises; the request would create an unknown id
         for each in wanted:
             request = InitTransactionsRequest(each, _FENCING_TIMEOUT_MS)
             await self.cluster.call_coordinator(each, INIT_TRANSACTIONS, request, timeout_s=timeout_s, kind=TRANSACTION)
 
     async def abort_transaction(self, partition: tuple[str, int], producer_id: int, *, timeout_s: float = 30.0) -> None:
-        """Abort the open transaction of a producer in one partition, without its coordinator: one that hangs.
+        """Abort a hanging transaction: a producer's open transaction in one partition, without its coordinator.
 
-        Raises InvalidTxnState when none is open there. To abort a transaction that does not hang: `fence_producers`.
+        Raises InvalidTxnState when none is open there. `fence_producers` aborts a transaction that does not hang.
         """
         deadline = Deadline(timeout_s)
         where = TopicPartition(*partition)
@@ -218,7 +222,7 @@ class AsyncTransactionAdmin:
         producer = next((each for each in known if each.producer_id == producer_id), None)
         if producer is None or producer.txn_start_offset is None:
             raise InvalidTxnState(f"Producer {producer_id} has no open transaction in {where}; nothing was aborted.")
-        epoch = producer.producer_epoch + 1
+        epoch = producer.producer_epoch + 1  # a marker has the epoch of the producer's next transaction
         limit_ms = max(1, int(deadline.left_s * 1000 - min(500.0, deadline.left_s * 100)))
 
         def request(topic_id: str, number: int, leader_epoch: int) -> WriteTxnMarkersRequest:
@@ -235,11 +239,11 @@ class AsyncTransactionAdmin:
         longer_than_ms: int | None = None,
         timeout_s: float = 60.0,
     ) -> list[HangingTransaction]:
-        """Open transactions which no coordinator knows, hence none will end.
+        """Open transactions that no coordinator knows of, so none will end them.
 
-        They hold readers of committed records back; `abort_transaction` ends them. Looks at these topics, at all of the
-        users' when none is named; wakes none of their partitions. `longer_than_ms`: only those whose last record has
-        an older timestamp, which its producer has chosen.
+        They hold back consumers that read committed records; `abort_transaction` ends them. Looks at these topics, None
+        = at all that are not internal; wakes none of their partitions. `longer_than_ms`: only those whose last record
+        has a timestamp older than that (producers choose timestamps).
         """
         deadline = Deadline(timeout_s)
         await self.cluster.refresh(None, timeout_s=deadline.left_s)
@@ -249,7 +253,7 @@ class AsyncTransactionAdmin:
             TopicPartition(info.name, row.partition)
             for info in [await self.cluster.topic(name, timeout_s=deadline.left_s) for name in names]
             for row in info.partitions
-            if not row.is_asleep  # else it has none open: a partition does not sleep before the end
+            if not row.is_asleep  # a partition with an open transaction does not fall asleep
         ]
         before_ms = None if longer_than_ms is None else int(time.time() * 1000) - longer_than_ms
         suspects = [
@@ -267,7 +271,8 @@ class AsyncTransactionAdmin:
             return (ids.get(where.topic), where.partition, each.producer.producer_id) in owned
 
         suspects = [each for each in suspects if not is_owned(each)]
-        # One that its coordinator has ended meanwhile is not open any more: its markers came before it was forgotten.
+        # A coordinator may have ended a suspect meanwhile. It writes the markers before it forgets the transaction, so
+        # a second look at the partitions does not show it as open.
         still_open = await self._open_in({each.partition for each in suspects}, deadline)
         opened = {(each.partition, each.producer.producer_id, each.producer.txn_start_offset) for each in still_open}
         return sorted(
@@ -290,10 +295,10 @@ class AsyncTransactionAdmin:
         ]
 
     async def _owned(self, deadline: Deadline) -> set[tuple[str | None, int, int]]:
-        """The topic ids and partitions that coordinators hold in open transactions, with the ids of their writers.
+        """The (topic id, partition, producer id) of every open transaction that a coordinator knows.
 
-        Each open one is described: the list may have the id of its next producer, which is another one once the
-        epochs of the writer's were used up.
+        Each transaction is described, because its producer id in the list may be that of the next producer: it differs
+        from the writer's once the epochs of that id are used up.
         """
         listed = await self.list_transactions(_OPEN_STATES, timeout_s=deadline.left_s)
         at_once = asyncio.Semaphore(AT_ONCE)

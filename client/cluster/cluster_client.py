@@ -1,8 +1,8 @@
 """`ClusterClient`: one client's view of the cluster, and calls to the responsible broker, leader or coordinator.
 
-Producer, Consumer and Admin each own one. Calls are retried by the errors' flags (`retriable`, `refresh_metadata`),
-with pauses, inside the caller's deadline; leaders and coordinators are looked up again between attempts. Everything
-here belongs to one event loop. May touch: the network, the clock, and Ray through `discovery`.
+Producer, Consumer and Admin each own one. The flags of an error (`retriable`, `refresh_metadata`) decide whether a call
+is retried, after a backoff and within the caller's deadline, and whether its leader or coordinator is looked up again.
+Everything here belongs to one event loop. May touch: the network, the clock, and Ray through `discovery`.
 """
 
 from __future__ import annotations
@@ -51,24 +51,28 @@ from raylog.rpc.host.malloc import keep_freed_memory
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
 """Connect timeout for a broker before the next one is tried, while the caller's deadline lasts."""
 METADATA_CONNECT_S = 2.0
+"""Connect timeout for a metadata request."""
 METADATA_ANSWER_S = 1.0
+"""How long one broker may take to answer a metadata request."""
 KEPT_BYTES = 16 << 20
-"""Less than `buffer_memory` and what a consumer fetches ahead."""
+"""Freed memory that malloc keeps for reuse; less than `buffer_memory`, and than what a consumer fetches ahead."""
 _PATIENT = (BROKER_ATTEMPT_TIMEOUT_S, float("inf"))
+"""Limits in seconds for connecting and answering, of requests other than metadata."""
 NEW_TOPIC_GRACE_S = 1.0
 """How long a topic may be unknown to a broker after another broker has confirmed its creation."""
 SUSPECT_S = 1.0
-"""A leader without an answer for so long may have been replaced: it hangs, or its machine is down. Metadata is then
-fetched, at most this often, long before the request's own deadline."""
+"""A leader that has not answered for so long may hang, or its machine be down, and another may have replaced it. Then
+metadata is fetched, at most this often, long before the request's own deadline."""
 SEARCH_S = 60.0
 """How long a client looks for a broker whose connection it has lost, while other brokers answer."""
 SEARCH_PAUSES_MS = (20, 1_000)
+"""First and longest backoff of that search."""
 PROVED_S = 5.0
-"""So long after a broker has accepted a secret it is taken for that of the cluster."""
+"""For so long after a broker accepted the secret, the secret is taken to be current."""
 RENEW_S = 10.0
-"""How long a call waits at most for Ray's answer about a secret that is about to end, and works until then."""
+"""How long a call waits for Ray to return the new secret, at most; the old secret still works meanwhile."""
 FIND_AGAIN_S = 1.0
-"""At most so often a refused client looks its secret up in Ray."""
+"""The least time between two look-ups of the secret in Ray by a refused client."""
 INTERNAL_PREFIX = "__"
 GROUP = "group"
 TRANSACTION = "transaction"
@@ -82,11 +86,11 @@ Finder = Callable[[float], Coroutine[Any, Any, ClusterAddress]]
 class ClusterClient:
     """Metadata, connections and calls. `start()` before use, `close()` at the end.
 
-    Each `timeout_s` is a whole deadline in seconds, retries included; after it the last error is raised.
+    Each `timeout_s` limits a whole call, retries included, in seconds; after it the last error is raised.
     """
 
     def __init__(self, config: ClientConfig, find: Finder | None = None) -> None:
-        """`find` locates the cluster, at the start and again, instead of what the configuration names."""
+        """`find` locates the cluster, at the start and later; None = by the configuration (`find_cluster`)."""
         self.config = config
         self._finder = find
         self.metadata = MetadataCache()
@@ -103,7 +107,7 @@ class ClusterClient:
         self._searching: LastingTask | None = None
         self._renewing: LastingTask | None = None
         self.home: Home | None = None
-        """Where a client of asyncio lives that calls this directly."""
+        """The loop of the asyncio client that owns this; None when a client with a thread of its own does."""
         self._is_closed = False
         self._found_again_s = float("-inf")
         self._random = random.Random()  # spreads load, no security purpose
@@ -143,19 +147,19 @@ class ClusterClient:
     # Metadata
 
     def watch(self, topics: Iterable[str]) -> None:
-        """Include these topics in every later refresh."""
+        """Add these topics to the watched ones, which every later refresh includes."""
         self._wanted.update(topics)
 
     def unwatch(self, topics: Iterable[str]) -> None:
-        """Exclude these topics from later refreshes."""
+        """Remove these topics from the watched ones."""
         self._wanted.difference_update(topics)
 
     async def refresh(self, topics: Iterable[str] | None = (), *, timeout_s: float | None = None) -> None:
         """Fetch metadata of the watched topics and of `topics` (None: all topics) from any broker.
 
-        One fetch at a time: a caller joins a fetch in flight that covers its topics, and begins its own if that one's
-        time is over first.
-        Raises ConnectionFailed or RequestTimedOut when no broker answers in time.
+        Only one fetch is in flight at a time. A caller joins one that covers its topics, and starts its own when that
+        one timed out earlier than its own deadline. Raises ConnectionFailed or RequestTimedOut when no broker answers
+        in time.
         """
         self.check_started()
         limit_s = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
@@ -169,12 +173,12 @@ class ClusterClient:
             covered = self._refreshing_topics is None or (wanted is not None and wanted <= self._refreshing_topics)
             error = await self._ended(running, deadline)
             if not covered or running.cancelled():
-                continue  # something else has cancelled it: this caller begins its own
+                continue  # it was cancelled, or lacks our topics: start a fetch of our own
             if error is None:
                 return
             if is_own or deadline.is_over or not (isinstance(error, RaylogError) and error.retriable):
                 raise as_raylog_error(error) from error
-            # The time of the caller that has begun it was over, and this one has more.
+            # The caller that started the fetch had less time than we have: try again.
 
     def _begin_refresh(self, topics: frozenset[str] | None, deadline: Deadline) -> asyncio.Task[None]:
         self._refreshing_topics = None if topics is None else topics | self._wanted
@@ -184,10 +188,10 @@ class ClusterClient:
         return task
 
     async def refresh_since(self, topics: Iterable[str] | None, version: int, *, timeout_s: float) -> int:
-        """Fetch metadata of these topics (None: all) if the cluster's is not of this version any more; its version now.
+        """Fetch metadata of these topics (None: all) if it is newer than `version`; return its version now.
 
-        `version` is what the last call for the same topics returned, -1 before the first. While nothing changes this
-        costs a broker next to nothing, so it may be called every few seconds. Raises as `refresh`.
+        `version` is what the last call for the same topics returned, -1 before the first. While nothing changes, the
+        call costs a broker next to nothing, so it may be made every few seconds. Raises as `refresh`.
         """
         wanted = None if topics is None else frozenset(topics)
         replies = [version]
@@ -198,10 +202,10 @@ class ClusterClient:
         return max(version, min(replies[1:]))
 
     async def topic_with(self, name: str, partition: int, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
-        """The topic's metadata, fetched again if it has to have grown for the partition to exist.
+        """The topic's metadata; fetched again if it does not have this partition, which may be new.
 
-        Brokers learn of a new partition at different moments, so UnknownTopicOrPartition is raised after at most a
-        second of requests; otherwise as `topic`.
+        Brokers learn of a new partition at different moments, so requests are repeated for up to `NEW_TOPIC_GRACE_S`
+        before UnknownTopicOrPartition is raised; otherwise as `topic`.
         """
         deadline = Deadline(timeout_s)
         info = await self.topic(name, timeout_s=deadline.left_s, may_create=may_create)
@@ -223,10 +227,12 @@ class ClusterClient:
         return info
 
     async def topic(self, name: str, *, timeout_s: float, may_create: bool = True) -> TopicInfo:
-        """The topic's metadata, fetched if not known. Raises UnknownTopicOrPartition that names the nearest topic.
+        """The topic's metadata, fetched if not known.
 
-        A new topic may still be unknown to some brokers, so the error is raised after at most a second. If the cluster
-        and the configuration of this client say so, a topic that does not exist is created; raises InvalidTopic then.
+        With `may_create`, a topic that does not exist is created if the cluster and this client's configuration allow
+        it. Otherwise raises UnknownTopicOrPartition, which suggests the nearest name; first it repeats the request for
+        up to `NEW_TOPIC_GRACE_S`, because some brokers may not know a new topic yet. Raises InvalidTopic for a name
+        that cannot be created.
         """
         found = self.metadata.topic(name)
         deadline = Deadline(timeout_s)
@@ -252,7 +258,7 @@ class ClusterClient:
         return found
 
     def _creates(self, name: str) -> bool:
-        """Whether the use of a topic that does not exist creates it. A token covers only topics that exist."""
+        """Whether using a topic that does not exist creates it. Not with a token: it covers only existing topics."""
         may_create = self.metadata.creates_topics and self.config.may_create_topics()
         return may_create and self._grant is None and not name.startswith(INTERNAL_PREFIX)
 
@@ -261,10 +267,10 @@ class ClusterClient:
         try:
             await self.call_broker(CREATE_TOPIC, request, timeout_s=deadline.left_s)
         except TopicAlreadyExists:
-            pass  # another client uses it, too
+            pass  # another client has just created it
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
-        """Take in the leader that a refusal names; True when no metadata has to be fetched because of the refusal."""
+        """Apply the new leader that an error names (KIP-951); True = it was news, and no metadata has to be fetched."""
         return self.metadata.update_leader(
             topic, partition, error.details.get("leader"), error.details.get("leader_topic_id")
         )
@@ -274,10 +280,12 @@ class ClusterClient:
     async def connection(self, endpoint: Endpoint, timeout_s: float) -> Connection:
         """The connection with this endpoint, opened on demand. Raises ConnectionFailed, AuthenticationFailed.
 
-        A client that has worked, and whose secret is in a file or known to Ray, may be too early to have the new one: a
-        refusal is as good as no answer then, and the next attempt proves what the file holds by that time.
-        With a secret that cannot become another one, a replica or coordinator that refuses counts as moved: another
-        cluster may have its address by now. Whether the secret has become wrong, the brokers say.
+        Once a client has had a connection, most refusals of its secret become ConnectionFailed, which is retriable:
+
+        - A secret from a file or from Ray may just have been changed, and not be renewed here yet. The next attempt
+          uses the new one.
+        - A replica or coordinator that refuses a fixed secret counts as moved: another cluster may have its address by
+          now. Only a refusal by a broker means that the secret is wrong.
         """
         self.check_started()
         pool = self._started_pool()
@@ -294,10 +302,11 @@ class ClusterClient:
             raise ConnectionFailed(f"{place} belongs to this cluster no more: {error.message}") from error
 
     async def renew_secret(self, *, timeout_s: float) -> None:
-        """Have the secret of now, before something is made with it: a client keeps its connections when that changes.
+        """Make sure that the secret is the current one, before something is made with it, such as a token.
 
-        Costs a connection with a broker every few seconds; nothing where the secret cannot become another one. Errors
-        are left to the calls that follow.
+        Open connections survive a change of the secret, so they do not show whether it is current. This costs a
+        connection with a broker, at most every `PROVED_S`; only for a secret from Ray, a fixed one costs nothing.
+        Errors are left to the calls that follow.
         """
         endpoints = self._broker_endpoints()
         if not self._is_secret_of_ray or not endpoints or time.monotonic() < self._started_pool().proved_s + PROVED_S:
@@ -307,7 +316,7 @@ class ClusterClient:
             if not await self._started_pool().is_proof_replaced(endpoints[0], min(timeout_s, METADATA_CONNECT_S)):
                 return
         except AuthenticationFailed:
-            pass  # it has ended already
+            pass  # the secret has already ended
         except ConnectionFailed:
             return
         await self._find_again(deadline)
@@ -317,7 +326,7 @@ class ClusterClient:
         return self.address is not None and self.address.through_ray and isinstance(self.address.proof, bytes)
 
     def _replaced(self) -> None:
-        """The secret is about to end: Ray knows the new one."""
+        """A broker has reported that our secret is about to end: fetch the new one from Ray."""
         is_at_work = self._renewing is not None and not self._renewing.done()
         if self._is_secret_of_ray and not is_at_work and self._now_s() >= self._found_again_s + FIND_AGAIN_S:
             self._renewing = LastingTask(self._renew, "raylog-secret")
@@ -328,7 +337,7 @@ class ClusterClient:
     async def look_for_leader(self, topic: str) -> None:
         """Fetch the topic's metadata because its leader is slow to answer; errors are left to the waiting requests.
 
-        Sends to another broker than the last time: a broker cut off from the controller has stale metadata.
+        Prefers another broker than the last time: a broker that is cut off from the controller has stale metadata.
         """
         self._doubted = self._informant
         try:
@@ -341,9 +350,9 @@ class ClusterClient:
         return None if endpoint is None or self._pool is None else self._pool.live(endpoint)
 
     async def leader(self, topic: str, partition: int, *, timeout_s: float) -> tuple[TopicInfo, PartitionInfo]:
-        """The topic and the partition with its leader, as known now, fetched if there is none.
+        """The topic and the partition with its leader, as known now; metadata is fetched if no leader is known.
 
-        Raises UnknownTopicOrPartition, LeaderNotAvailable; does not wait for an election.
+        Raises UnknownTopicOrPartition; LeaderNotAvailable, since it does not wait for an election.
         """
         deadline = Deadline(timeout_s)
         info = await self.topic_with(topic, partition, timeout_s=timeout_s)
@@ -365,10 +374,10 @@ class ClusterClient:
         timeout_s: float,
         failures: list[RaylogError] | None = None,
     ) -> ReplyT:
-        """Call any broker, the next one if one cannot be reached, until `timeout_s` is over.
+        """Call any broker; try the next one when a broker cannot be reached, until `timeout_s` is over.
 
-        Errors that caused a retry are added to `failures`: after a lost answer the first attempt may have had its
-        effect.
+        Errors that caused a retry are added to `failures`. A caller needs them when an attempt whose answer was lost
+        may still have had its effect.
         """
         self.check_started()
         deadline = Deadline(timeout_s)
@@ -380,8 +389,8 @@ class ClusterClient:
             for endpoint in endpoints:
                 if deadline.is_over:
                     raise error
-                # While one broker hangs, another may answer. A broker answers metadata from memory: one that does not
-                # is down, perhaps with its machine, and nothing else would end the wait for it.
+                # While one broker hangs, another may answer. A broker answers metadata requests from memory. One that
+                # does not answer is down, perhaps with its machine, and then only this limit ends the wait.
                 is_metadata = method.name == METADATA.name
                 limits = (METADATA_CONNECT_S, METADATA_ANSWER_S) if is_metadata else _PATIENT
                 connection: Connection | None = None
@@ -393,7 +402,7 @@ class ClusterClient:
                 except AuthenticationFailed as failure:
                     if not self._started_pool().was_used:
                         raise
-                    refused.append(failure)  # another cluster may have the address of a broker of ours that is away
+                    refused.append(failure)  # another cluster may have taken over the address of a dead broker
                 except RaylogError as failure:
                     is_silent = isinstance(failure, RequestTimedOut) and not failure.is_remote
                     if is_metadata and is_silent and connection is not None:
@@ -418,9 +427,9 @@ class ClusterClient:
         *,
         timeout_s: float,
     ) -> tuple[ReplyT, memoryview]:
-        """Call the leader and retry retriable errors; the reply and its payload.
+        """Call the leader of a partition, and retry retriable errors; returns the reply and its payload.
 
-        `request` builds the request from topic id, partition and leader epoch, as known at each attempt.
+        `request(topic id, partition, leader epoch)` builds the request, with the values known at each attempt.
         """
         deadline = Deadline(timeout_s)
         backoff = self._backoff()
@@ -433,7 +442,8 @@ class ClusterClient:
                 return await call(connection, method, message, timeout_s=deadline.left_s)
             except RaylogError as failure:
                 error = failure
-                # A topic that no broker knows stays unknown; a partition that a replica does not know has only moved.
+                # With "topic" in its details the error says that no broker knows the topic: a retry would not help. A
+                # replica that does not know the partition only means that it has moved.
                 if not error.retriable or "topic" in error.details:
                     raise
             if self.learn_leader(topic, partition, error):
@@ -450,7 +460,7 @@ class ClusterClient:
         timeout_s: float,
         isolation_level: int = READ_UNCOMMITTED,
     ) -> ListOffsetsReply:
-        """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP), by the leader."""
+        """The first offset at or after a time (ms since 1970, or EARLIEST, LATEST, MAX_TIMESTAMP); below 0 = none."""
 
         def request(topic_id: str, number: int, epoch: int) -> ListOffsetsRequest:
             return ListOffsetsRequest(topic_id, number, epoch, timestamp_ms, isolation_level)
@@ -460,7 +470,7 @@ class ClusterClient:
     async def coordinator(self, key: str, *, timeout_s: float, kind: str = GROUP) -> Endpoint:
         """The endpoint of the coordinator of a group or transactional id; waits while it is being started.
 
-        It is known as long as the connection with it is open: its process may end, and another get its address.
+        It is cached only while the connection with it is open: after that, another process may have its address.
         """
         known = self._coordinators.get((kind, key))
         if known is None or self.live_connection(known) is None:
@@ -475,11 +485,10 @@ class ClusterClient:
     async def call_coordinator(
         self, key: str, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float, kind: str = GROUP
     ) -> ReplyT:
-        """Call the coordinator of a group or transactional id; retry when it has moved or still reads its log.
+        """Call the coordinator of a group or transactional id.
 
-        Also while offsets that have to be stable wait for the end of a transaction.
-
-        Errors for the caller to handle (a rebalance, a lost generation, a fenced producer) are raised at once.
+        Retries while it moves, while it still reads its log, and while stable offsets were requested and a transaction
+        is open. Errors for the caller to handle (a rebalance, a lost generation, a fenced producer) are raised at once.
         """
         deadline = Deadline(timeout_s)
         backoff = self._backoff()
@@ -513,7 +522,7 @@ class ClusterClient:
 
     @property
     def _grant(self) -> Grant | None:
-        """What this client's token grants; None: it has a secret."""
+        """What this client's token grants; None = it has the cluster's secret, which allows everything."""
         secret = None if self.address is None else self.address.secret
         return secret.grant if isinstance(secret, Token) else None
 
@@ -524,7 +533,7 @@ class ClusterClient:
         return Backoff(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, self._random)
 
     async def _pause(self, backoff: Backoff, deadline: Deadline, error: RaylogError) -> None:
-        """Wait before the next attempt, or raise the last error when the deadline would pass."""
+        """Wait before the next attempt; raise `error`, the last one, if the deadline would pass meanwhile."""
         if self._is_closed:
             raise ClientClosed("The client was closed during this call.") from error
         pause_s = backoff.next_s()
@@ -533,7 +542,7 @@ class ClusterClient:
         await asyncio.sleep(pause_s)
 
     def check_started(self) -> None:
-        """Raise ClientClosed before the start, and on another loop than that of the client of asyncio that calls."""
+        """Raise ClientClosed if the asyncio client that owns this has not started, or belongs to another loop."""
         if self.home is not None:
             self.home.started()
 
@@ -545,9 +554,9 @@ class ClusterClient:
         return self._pool
 
     def _broker_endpoints(self) -> list[Endpoint]:
-        """Brokers in the order to try: those with an open connection first, then the known, then the given ones.
+        """Brokers in the order to try: first with an open connection, then from metadata, then from the configuration.
 
-        The broker whose metadata did not help comes last.
+        Last of all comes the broker whose metadata did not help (`_doubted`).
         """
         known = [(broker.host, broker.port) for broker in self.metadata.brokers.values()]
         given = list(self.address.endpoints) if self.address is not None else []
@@ -558,7 +567,10 @@ class ClusterClient:
         )
 
     async def _find_again(self, deadline: Deadline) -> None:
-        """No known broker answers, or one refuses the secret: Ray knows where they are, and what the secret is now."""
+        """Get the brokers' addresses and the secret from Ray again, because no broker answers or one refuses us.
+
+        A failure is ignored: the caller tries again.
+        """
         if not deadline.is_over:
             self._found_again_s = self._now_s()
             try:
@@ -595,7 +607,7 @@ class ClusterClient:
                 listener(changed)
 
     async def _ended(self, task: asyncio.Task[None], deadline: Deadline) -> BaseException | None:
-        """Wait for a fetch of metadata; its error. Raises RequestTimedOut where it takes longer, and ClientClosed."""
+        """Wait for a fetch of metadata; return its error, None = none. Raises RequestTimedOut, ClientClosed."""
         await asyncio.wait([task], timeout=deadline.left_s)
         if not task.done():
             trouble = "" if self._pool is None else self._pool.trouble
@@ -606,7 +618,7 @@ class ClusterClient:
         return None if task.cancelled() else task.exception()
 
     async def _find_first_broker(self, address: ClusterAddress, timeout_s: float, deadline: Deadline) -> None:
-        """Fetch the first metadata. An address without a listener is reported before the deadline."""
+        """Fetch the first metadata. Reports a bootstrap address where no broker listens before the deadline is over."""
         if address.through_ray:
             await self.refresh((), timeout_s=deadline.left_s)
             return
@@ -629,13 +641,16 @@ class ClusterClient:
         await self.refresh((), timeout_s=deadline.left_s)
 
     def _lost(self, endpoint: Endpoint) -> None:
-        """A connection has ended. If it was a broker's, look for where that is now, instead of waiting for the age."""
+        """A connection has ended. If it was a broker's, search for it now instead of at `metadata_max_age_ms`."""
         is_at_work = self._searching is not None and not self._searching.done()
         if not self._is_closed and not is_at_work and endpoint in self._broker_endpoints():
             self._searching = LastingTask(partial(self._search_for, endpoint), "raylog-search")
 
     async def _search_for(self, endpoint: Endpoint) -> None:
-        """Fetch metadata until a lost broker has another address or answers; without any broker, until one answers."""
+        """Fetch metadata until a lost broker has another address or answers again.
+
+        Ends after `SEARCH_S` once any broker has answered; while none does, it goes on.
+        """
         backoff, deadline = Backoff(*SEARCH_PAUSES_MS, self._random), Deadline(SEARCH_S)
         is_reached = False
         while not (is_reached and deadline.is_over):
@@ -657,7 +672,7 @@ class ClusterClient:
         except RaylogError as error:
             if not error.retriable:
                 raise
-            # Otherwise the caller's next attempt meets the same failure and counts it against its own deadline.
+            # A retriable error is left to the caller's next attempt, which meets it again within its own deadline.
 
     async def _refresh_with_age(self) -> None:
         while True:
@@ -677,5 +692,5 @@ def _check_id(info: TopicInfo, grant: Grant) -> None:
 
 
 def _parts(names: list[str]) -> list[list[str]]:
-    """Split names into as many requests as they need; no names are one request, for the brokers."""
+    """Split topic names by the limit of one request. No names are one part: that request fetches only the brokers."""
     return [names[first : first + NAMES_MAX] for first in range(0, max(1, len(names)), NAMES_MAX)]

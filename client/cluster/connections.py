@@ -1,4 +1,4 @@
-"""The connections of one client: one per endpoint, opened on demand, once for concurrent callers.
+"""The connections of one client: one per endpoint, opened on demand and shared by concurrent callers.
 
 Used by `ClusterClient`. May touch: the network, the event loop.
 """
@@ -20,9 +20,9 @@ from raylog.rpc import Connection, Secret, Token, client_context, connect
 
 CONNECT_TIMEOUT_S = 5.0
 TOKEN_MARGIN_S = 10.0
-"""How long before the end of a token in a file it is replaced, at most: clocks differ."""
+"""How long before the expiry of a token from a file its connection is closed, at most, because clocks differ."""
 TOKEN_PAUSE_S = 0.1
-"""Between two connections while the file still has the token that ends."""
+"""The least lifetime of a connection, while the file still holds the token that is about to expire."""
 
 
 class ConnectionPool:
@@ -36,10 +36,10 @@ class ConnectionPool:
         brokers: Callable[[], Sequence[Endpoint]] = tuple,
         on_replaced: Callable[[], object] | None = None,
     ) -> None:
-        """`name`: the client's, for the log, which names `brokers`.
+        """`name` (of the client) and `brokers` (their addresses now) are for the log.
 
-        `on_lost` is called when a connection ends before the pool is closed; `on_replaced` when one has been opened
-        with a secret that is about to end.
+        `on_lost` is called when a connection ends before the pool is closed; `on_replaced` when a broker has accepted
+        the secret but reports that it is about to end.
         """
         self.secret = secret
         self._reach = Reach(name, brokers)
@@ -50,9 +50,9 @@ class ConnectionPool:
         self._opening: dict[Endpoint, asyncio.Task[Connection]] = {}
         self._is_closed = False
         self.was_used = False
-        """Whether any broker has been reached."""
+        """Whether a connection was ever opened."""
         self.proved_s = -math.inf
-        """When a broker has last accepted the proof, and it is not about to end."""
+        """When a server last accepted the secret as one that is not about to end (`time.monotonic`)."""
 
     def live(self, endpoint: Endpoint) -> Connection | None:
         """The connection with this endpoint if it is open now."""
@@ -66,7 +66,7 @@ class ConnectionPool:
 
     @property
     def trouble(self) -> str:
-        """Why no broker is reached; empty while one is."""
+        """Why the last attempt to connect failed; empty while any connection is open."""
         return "" if self.endpoints else self._reach.trouble
 
     async def get(self, endpoint: Endpoint, timeout_s: float) -> Connection:
@@ -85,7 +85,7 @@ class ConnectionPool:
             self._opening[endpoint] = task
             task.add_done_callback(lambda done: self._opened(endpoint, done))
         try:
-            # A cancelled caller must not end the connection for the other waiters.
+            # A cancelled caller must not cancel the attempt for the other waiters.
             async with asyncio.timeout(timeout_s):
                 return await outcome(task, lambda: self._is_closed, "connected")
         except TimeoutError as error:
@@ -113,7 +113,7 @@ class ConnectionPool:
         self._open.clear()
 
     async def is_proof_replaced(self, endpoint: Endpoint, timeout_s: float) -> bool:
-        """Whether what this pool proves is about to end, by a connection that is only opened and closed.
+        """Whether this pool's secret is about to end. Opens a connection to find out, and closes it at once.
 
         Raises ConnectionFailed, AuthenticationFailed.
         """
@@ -149,7 +149,7 @@ class ConnectionPool:
     def _opened(self, endpoint: Endpoint, task: asyncio.Task[Connection]) -> None:
         self._opening.pop(endpoint, None)
         if not task.cancelled():
-            task.exception()  # marks it as retrieved: the waiters have it too, or have given up
+            task.exception()  # marks it as retrieved: the waiters got it too, or have given up
 
     def _forget(self, endpoint: Endpoint, connection: Connection) -> None:
         if self._open.get(endpoint) is connection:
@@ -159,9 +159,9 @@ class ConnectionPool:
 
 
 def _end_before(connection: Connection, expires_s: float) -> None:
-    """Close a connection shortly before its token ends, so that the next one proves what the file holds by then.
+    """Close a connection shortly before its token expires, so that the next one uses the token then in the file.
 
-    A server refuses requests with an expired token for good, other than a connection that is lost.
+    A lost connection is opened again and its requests are repeated; a request with an expired token fails for good.
     """
     left_s = max(0.0, expires_s - time.time())
     delay_s = max(TOKEN_PAUSE_S, left_s - min(TOKEN_MARGIN_S, left_s / 10))
@@ -172,6 +172,6 @@ def _end_before(connection: Connection, expires_s: float) -> None:
 async def call(
     connection: Connection, method: Method[RequestT, ReplyT], request: RequestT, *, timeout_s: float
 ) -> tuple[ReplyT, memoryview]:
-    """Send a request by its method's definition; the reply and its payload. Raises RaylogError."""
+    """Send a request; return the decoded reply and its payload. Raises RaylogError."""
     reply = await connection.call(method.name, request, timeout_s=timeout_s)
     return method.read_reply(reply.args), reply.payload

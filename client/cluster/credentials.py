@@ -1,7 +1,7 @@
-"""What a client proves when it connects: a value that was given once, or a file that is read again when it changes.
+"""A client's credentials (a secret or a token): a fixed value, or a file that is read again when it changes.
 
-A file is looked at for each new connection, so that a service goes on when its secret is changed or its token replaced.
-Nothing that a peer sends takes part in this. May touch: these files, the log.
+A file is looked at for each new connection, so a service keeps working when its secret is changed or its token
+replaced. Nothing that a peer sends has an influence on this. May touch: these files, the log.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from raylog.rpc.auth.tokens import TokenError
 
 logger = logging.getLogger(__name__)
 
-ENV_SECRET = "RAYLOG_SECRET"  # the name of a variable, not a secret
+ENV_SECRET = "RAYLOG_SECRET"  # the name of an environment variable, not a secret
 ENV_TOKEN = "RAYLOG_TOKEN"  # the same
 ENV_SECRET_FILE = "RAYLOG_SECRET_FILE"
 ENV_TOKEN_FILE = "RAYLOG_TOKEN_FILE"
 VARIABLES = {"secret": ENV_SECRET, "token": ENV_TOKEN, "secret_file": ENV_SECRET_FILE, "token_file": ENV_TOKEN_FILE}
-"""The keys that name what a client proves, and the variables that stand for them."""
+"""The configuration keys for credentials, and the environment variables that replace them."""
 MAX_FILE_BYTES = 4096
 SECRET_DIGITS = 32
-"""A name of so many hexadecimal digits may be a secret."""
+"""A path of at least so many hexadecimal digits, and nothing else, is taken for a secret."""
 _State = tuple[int, int, int]
 
 
 def parse_secret(secret: bytes | str) -> bytes:
-    """A secret in bytes; text is its hexadecimal form. Raises InvalidConfig, without the secret in it."""
+    """The bytes of a secret; text is its hexadecimal form. Raises InvalidConfig, which does not show the secret."""
     if isinstance(secret, str):
-        return _values(secret)[0]  # of a file with two values the newest
+        return _values(secret)[0]  # the text of a file may have two values: the first one is the newest
     if not secret:
         raise InvalidConfig("The secret is empty; give the cluster's.")
     try:
@@ -45,7 +45,7 @@ def parse_secret(secret: bytes | str) -> bytes:
 
 
 def _values(text: str) -> tuple[bytes, ...]:
-    """The values in a text, newest first. Raises InvalidConfig."""
+    """The secrets in a text, newest first, separated by white space. Raises InvalidConfig."""
     if text.startswith(PREFIX):
         raise InvalidConfig("The secret is a token: give it as token, not as secret.")
     try:
@@ -56,7 +56,7 @@ def _values(text: str) -> tuple[bytes, ...]:
 
 
 def read_token(token: str | Token) -> Token:
-    """A token; text is its line. Raises InvalidConfig, without the token in it."""
+    """A token, from itself or from its text form. Raises InvalidConfig, which does not show the token."""
     try:
         return token if isinstance(token, Token) else parse_token(token)
     except TokenError as error:
@@ -64,15 +64,15 @@ def read_token(token: str | Token) -> Token:
 
 
 def token_line(token: Token) -> str:
-    """The token as one line of text."""
+    """The text form of a token: one line."""
     return token_text(token)
 
 
 class CredentialFile:
-    """The secret or the token in a file: a source that connections read each time."""
+    """The secret or the token in a file. Each new connection calls this object for the current value."""
 
     def __init__(self, path: str | os.PathLike[str], *, is_token: bool = False) -> None:
-        """Read it. Raises InvalidConfig for what is no such file."""
+        """Read the file. Raises InvalidConfig if it cannot be used."""
         self.path = os.fspath(path)
         self.is_token = is_token
         if is_credential(self.path) and not os.path.exists(self.path):
@@ -85,7 +85,7 @@ class CredentialFile:
         self._last = self._read()
 
     def __call__(self) -> Credentials:
-        """What it holds now; what it held last, with a line in the log, while it cannot be used."""
+        """What the file holds now. While it cannot be used: what it held last, and a warning in the log."""
         seen = self._look()
         if seen == self._seen:
             return self._last
@@ -102,7 +102,7 @@ class CredentialFile:
 
     @property
     def newest(self) -> bytes | Token:
-        """The token, or of two values of a secret the new one."""
+        """The token, or the newest value of the secret."""
         found = self()
         return found.token or found.client[0]
 
@@ -114,7 +114,7 @@ class CredentialFile:
 
     def _look(self) -> _State | None:
         try:
-            found = os.stat(self.path)  # follows links: a mounted secret of Kubernetes is replaced by one
+            found = os.stat(self.path)  # follows links: Kubernetes replaces a mounted secret by changing a link
         except OSError:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
@@ -144,29 +144,29 @@ class CredentialFile:
 
 
 def is_credential(path: str) -> bool:
-    """Whether this text reads as a secret or a token."""
+    """Whether this text, given as a path, looks like a secret or a token."""
     is_hexadecimal = len(path) >= SECRET_DIGITS and all(each in "0123456789abcdefABCDEF" for each in path)
     return is_hexadecimal or path.startswith(PREFIX)
 
 
 Proof: TypeAlias = bytes | Token | CredentialFile
-"""What a client proves."""
+"""What a client can authenticate with."""
 
 
 def is_token(proof: object) -> bool:
-    """Whether this is a token, itself or in a file."""
+    """Whether this is a token, or a file that holds one."""
     return proof.is_token if isinstance(proof, CredentialFile) else isinstance(proof, Token)
 
 
 def newest(proof: Proof) -> bytes | Token:
-    """The value that tokens are made with, or the token."""
+    """The newest value of the secret, with which tokens are made; or the token."""
     return proof.newest if isinstance(proof, CredentialFile) else proof
 
 
 def choose_credentials(given: Mapping[str, Any], environ: Mapping[str, str] = os.environ) -> Proof | None:
-    """What to prove: the arguments (by the names in `VARIABLES`) win, then the environment. None: nothing is given.
+    """The credentials to use: from the arguments (keys of `VARIABLES`), else from the environment; None = neither.
 
-    Raises InvalidConfig when several are given in the same place, and for malformed ones.
+    Raises InvalidConfig when one of these places has several credentials, and for malformed ones.
     """
     named = {name: given[name] for name in VARIABLES if given.get(name)}
     shown = dict(zip(VARIABLES, VARIABLES, strict=True))

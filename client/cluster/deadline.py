@@ -1,4 +1,4 @@
-"""The end of a call that sends several requests. Used by `ClusterClient`, and by methods of clients that do.
+"""The deadline of a call that sends several requests. Used by `ClusterClient` and by the clients' methods.
 
 May touch: the event loop's clock.
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 
 LAST_REQUEST_S = 0.1
-"""What a request gets at least: one that fails in time names the reason, and a deadline alone does not."""
+"""The least time for a request, even after the deadline: a request that fails names the reason, a deadline does not."""
 
 
 class Deadline:
-    """Ends `timeout_s` seconds after it was made. Made on an event loop."""
+    """A deadline `timeout_s` seconds after its creation. Needs a running event loop."""
 
     __slots__ = ("_end_s",)
 

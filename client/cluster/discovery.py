@@ -1,4 +1,4 @@
-"""Finding the cluster: by given addresses, by the environment, or through the Ray session of this process.
+"""Finds the cluster: by given addresses, by the environment, or through the Ray session of this process.
 
 Used by `ClusterClient`. May touch: the environment, and Ray (imported only when nothing else was given).
 """
@@ -32,52 +32,55 @@ ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"
 CONTROLLER_NAME = "controller"
 RAY_NAMESPACE = "raylog"
 RETRY_S = 0.2
-"""Between two queries of a controller that is being restarted, or knows no broker yet."""
+"""Pause between two queries of a controller that is being restarted, or has no live broker yet."""
 
 Endpoint: TypeAlias = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """How to reach a cluster: what to prove, bootstrap brokers, and the source of both."""
+    """How to reach a cluster: credentials, bootstrap brokers, and whether Ray provided them."""
 
     proof: Proof
     endpoints: tuple[Endpoint, ...]
     through_ray: bool = False
     replaced: bytes | None = None
-    """The value that the one in `proof` is about to replace; some nodes may know it alone. None = there is none."""
+    """The old secret, while `proof` is about to replace it: some nodes may know only the old one. None = no change."""
 
     @property
     def proved(self) -> Secret:
-        """What connections prove: the secret with the value that it replaces, of which a server has one at least."""
+        """The credentials for connections: during a change both the new and the old secret, as a server knows one."""
         if self.replaced is None or not isinstance(self.proof, bytes):
             return self.proof
         return Credentials(client=(self.proof, self.replaced))
 
     @property
     def secret(self) -> bytes | Token:
-        """The secret or the token, in a file as that is now."""
+        """The secret or the token; from a file its present content."""
         return newest(self.proof)
 
     @property
     def proof_keys(self) -> dict[str, Any]:
-        """The proof as a client's configuration has it."""
+        """The configuration key of a client for this proof, with its value."""
         if isinstance(self.proof, CredentialFile):
             return {"token_file" if self.proof.is_token else "secret_file": self.proof.path}
         return {"secret": self.proof}
 
     @property
     def is_renewable(self) -> bool:
-        """Whether the proof may become another one while a client lives: a file is read again, and Ray is queried."""
+        """Whether a living client can get another proof: a file is read again, and Ray is queried for the secret."""
         return isinstance(self.proof, CredentialFile) or (self.through_ray and isinstance(self.proof, bytes))
 
     def __repr__(self) -> str:
-        """Never show the secret."""
+        """Shows the endpoints, never the secret."""
         return f"ClusterAddress({', '.join(f'{host}:{port}' for host, port in self.endpoints)})"
 
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> tuple[Endpoint, ...]:
-    """Read `host:port[,host:port...]`; empty parts are skipped, as of Kafka. Raises InvalidConfig."""
+    """Parse `host:port[,host:port...]`, or a list of `host:port`. Empty parts are skipped, as in Kafka.
+
+    Raises InvalidConfig.
+    """
     parts: list[object] = []
     if isinstance(bootstrap, str):
         parts += bootstrap.split(",")
@@ -109,9 +112,9 @@ async def find_cluster(
     timeout_s: float,
     environ: Mapping[str, str] = os.environ,
 ) -> ClusterAddress:
-    """Locate the cluster: the arguments win, then the environment, then Ray, which knows the secret as well.
+    """Locate the cluster: by the arguments, else by the environment, else through Ray, which knows the secret too.
 
-    Raises NoClusterFound when there is none within `timeout_s`, InvalidConfig for malformed addresses and credentials.
+    Raises NoClusterFound when none is found within `timeout_s`, InvalidConfig for malformed addresses and credentials.
     """
     bootstrap = bootstrap or environ.get(ENV_BOOTSTRAP)
     given = {"secret": secret, "token": token, "secret_file": secret_file, "token_file": token_file}
@@ -131,14 +134,17 @@ async def find_cluster(
 
 
 async def _through_ray(token: Proof | None, timeout_s: float) -> ClusterAddress:
-    """Query the controller until it answers with a broker: after a restart, controller and brokers return by turns."""
+    """Query the controller until it knows a live broker: after a restart they become available one after another.
+
+    `token`: used instead of the secret that the controller returns.
+    """
     deadline = Deadline(timeout_s)
     while True:
-        # Ray's calls block, and they must not stop the loop; the thread ends at the deadline it is given.
+        # Ray's calls block, and must not block the loop. The query ends at its timeout, and so does the thread.
         info = await asyncio.to_thread(_query_controller, deadline.left_s)
         endpoints = () if info is None else tuple((str(host), int(port)) for _, host, port in info["brokers"])
         if info is not None and endpoints:
-            before = info.get("replaced_secret")  # not of a controller of an earlier release
+            before = info.get("replaced_secret")  # a controller of an earlier release does not send it
             replaced = None if before is None else parse_secret(before)
             known = token or parse_secret(info["secret"])
             return ClusterAddress(known, endpoints, through_ray=True, replaced=replaced)

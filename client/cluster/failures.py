@@ -1,4 +1,4 @@
-"""Maps any exception to a public error, and computes the backoff before a retry.
+"""Maps any exception to a public error, and computes the backoffs between retries.
 
 Used by everything in this package that calls a server. Pure.
 """
@@ -11,7 +11,7 @@ from raylog.core.errors import RaylogError, RequestTimedOut, UnknownServerError
 
 
 def as_raylog_error(error: BaseException) -> RaylogError:
-    """The public error for the exception of a task or a callback; errors of the tree pass unchanged."""
+    """The public error for the exception of a task or a callback; a RaylogError is returned unchanged."""
     if isinstance(error, RaylogError):
         return error
     if isinstance(error, TimeoutError):
@@ -20,7 +20,7 @@ def as_raylog_error(error: BaseException) -> RaylogError:
 
 
 class Backoff:
-    """Pauses that double from `first_ms` to `longest_ms`, each shortened by up to a fifth (jitter)."""
+    """Exponential backoff: pauses double from `first_ms` to `longest_ms`, each shortened by up to a fifth (jitter)."""
 
     __slots__ = ("_first_ms", "_longest_ms", "_random", "failures")
 
@@ -31,11 +31,11 @@ class Backoff:
         self.failures = 0
 
     def next_s(self) -> float:
-        """Count one more failure; returns the seconds to wait now."""
+        """Count one more failure; return how many seconds to wait now."""
         pause_ms: int = min(self._longest_ms, self._first_ms << min(self.failures, 20))
         self.failures += 1
         return pause_ms / 1000 * (1 - self._random.random() / 5)
 
     def reset(self) -> None:
-        """Reset after a success."""
+        """After a success: begin with the first pause again."""
         self.failures = 0

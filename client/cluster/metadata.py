@@ -1,7 +1,7 @@
 """A client's metadata cache: brokers, topics, and the leader of each partition.
 
-Pure, fed with brokers' `metadata` answers by `ClusterClient`. Brokers learn of changes at different moments, so an
-answer may be stale: a partition's newer leader epoch wins, regardless of its source.
+Pure; `ClusterClient` feeds it with the brokers' answers to `metadata` requests. Brokers learn of changes at different
+moments, so an answer may be stale: the newest leader epoch of a partition wins, whichever broker reported it.
 """
 
 from __future__ import annotations
@@ -38,11 +38,12 @@ class PartitionInfo:
     isr: tuple[int, ...]
     places: tuple[tuple[int, str, int], ...] = ()
     elr: tuple[int, ...] = ()
-    """Replicas outside the ISR that have all committed records, and may lead when no ISR member is live."""
+    """Eligible leader replicas (KIP-966): outside the ISR, but with all committed records."""
     unclean_leader_epoch: int = 0
-    """The last leader epoch that began with a replica that may have lacked committed records; 0 = none."""
+    """The epoch of the last unclean leader election (the leader may have lacked committed records); 0 = none."""
     is_asleep: bool = False
-    """No replica of it has a process; the leader's endpoint is that of its broker, which has it woken."""
+    """Whether it sleeps: none of its replicas has a process. The leader's endpoint is then its broker's, which wakes it
+    on a request."""
 
     @property
     def endpoint(self) -> Endpoint | None:
@@ -52,7 +53,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """One topic. `partitions` is ordered by number, which is the index; `version` is the metadata's when learned."""
+    """One topic. `partitions[n]` is partition n; `version` is that of the metadata which the description comes from."""
 
     topic_id: str
     name: str
@@ -71,12 +72,12 @@ class MetadataCache:
         self.brokers: dict[int, BrokerInfo] = {}
         self.topics: dict[str, TopicInfo] = {}
         self.creates_topics = False
-        """Whether a topic is created when it is used, by the newest known configuration."""
+        """Whether the cluster creates a topic on first use (`auto.create.topics.enable`), as last reported."""
 
     def update(self, reply: MetadataReply, *, is_whole: bool = False) -> set[str]:
         """Apply a broker's metadata; return the names of the topics that changed.
 
-        `is_whole`: the answer has all existing topics, so a topic that is not in it was deleted.
+        `is_whole`: the answer covers all topics, so a topic that is missing in it was deleted.
         """
         version = reply.version
         self.cluster_id = reply.cluster_id
@@ -121,10 +122,10 @@ class MetadataCache:
         return found.partitions[partition]
 
     def update_leader(self, topic: str, partition: int, leader: object, topic_id: object) -> bool:
-        """Apply the leader that a refusal names, [broker, leader epoch, host, port]; True when it is news (KIP-951).
+        """Apply the leader that an error names, [broker, leader epoch, host, port]; True = it was news (KIP-951).
 
-        `topic_id`: of which topic, None where an earlier release does not say it. The epochs of an earlier topic of
-        this name are higher perhaps, and say nothing about this one.
+        `topic_id`: of the topic that the error is about, None from an earlier release. It matters after a topic was
+        deleted and created again: the epochs of the old topic may be higher, and mean nothing for the new one.
         """
         known, info = self.partition(topic, partition), self.topics.get(topic)
         if info is None or topic_id not in (None, info.topic_id):
@@ -142,7 +143,7 @@ class MetadataCache:
         return True
 
     def forget_topics(self, names: Iterable[str]) -> None:
-        """Drop topics, so that their next use fetches them."""
+        """Drop topics, so that their next use fetches them again."""
         for name in names:
             self.topics.pop(name, None)
 
@@ -164,7 +165,7 @@ def _partition(row: MetadataPartition) -> PartitionInfo:
 
 
 def _merged(known: TopicInfo, found: TopicInfo) -> TopicInfo:
-    """The newer of two views; of each partition the higher leader epoch, then the higher metadata version."""
+    """The newer of two views of a topic; for each partition the view with the higher leader epoch, else the newer."""
     if known.topic_id != found.topic_id:  # deleted and created again: epochs of the two cannot be compared
         return found if found.version >= known.version else known
     newer, older = (found, known) if found.version >= known.version else (known, found)

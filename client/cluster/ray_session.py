@@ -1,7 +1,8 @@
-"""Detects a Ray cluster on this machine that a process could join, and how to start one. Does not import Ray.
+"""Detects a Ray cluster on this machine that a process could join; has the options to start one. Does not import Ray.
 
-Ray notes the address of the last cluster in a file that outlives it; joining a dead one would hang for minutes. Used by
-``discovery`` and by ``raylog.launch.cluster``. May touch: the environment, that file, and one TCP connection.
+Ray writes the address of the last cluster to a file that outlives the cluster; joining a dead one would hang for
+minutes. Used by ``discovery`` and by ``raylog.launch.cluster``. May touch: the environment, that file, and one TCP
+connection.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ ADDRESS_FILE = "ray_current_cluster"
 PROBE_TIMEOUT_S = 1.0
 NICENESS_VARIABLE = "RAY_worker_niceness"
 WORKER_NICENESS = 0
-"""Niceness of the processes of a Ray that we start. Ray's own default, 15, is meant for compute tasks; a server with it
-can be left a thirtieth of a processor that its own clients keep busy."""
+"""Niceness of the worker processes of a Ray that we start. Ray's own default, 15, is meant for compute tasks. With it a
+server could get as little as a thirtieth of a processor that its own clients keep busy."""
 
 
 def require_ray_address(address: str, source: str) -> str:
-    """Return the address if Ray can read it; raises NoClusterFound, with where it comes from, if it cannot."""
+    """Return the address if Ray can parse it; otherwise raise NoClusterFound, which names the address's source."""
     host, _, port = address.rpartition(":")
     is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 1 << 16
     if address in ("auto", "local") or "://" in address or (host and is_port):
@@ -34,10 +35,10 @@ def require_ray_address(address: str, source: str) -> str:
 
 
 def running_ray_address() -> str | None:
-    """Return what to give ``ray.init`` to join: ``RAY_ADDRESS``, or "auto" when the last cluster started here answers.
+    """The address for ``ray.init``: ``RAY_ADDRESS``, or "auto" if the last cluster started here answers; else None.
 
-    Not that cluster's own address: Ray presents the user's token only with "auto", and refuses clients without it.
-    Raises NoClusterFound for a ``RAY_ADDRESS`` that is none.
+    "auto" and not that cluster's own address, because Ray presents the user's token only with "auto", and refuses
+    clients without it. Raises NoClusterFound for a malformed ``RAY_ADDRESS``.
     """
     address = os.environ.get(ENV_ADDRESS)
     if address:
@@ -58,7 +59,7 @@ def running_ray_address() -> str | None:
 
 
 def own_ray_options() -> dict[str, Any]:
-    """Return what to give ``ray.init`` to start a private Ray, which ends with the process."""
+    """The arguments for ``ray.init`` to start a private Ray, which ends with the process."""
     niceness = os.environ.get(NICENESS_VARIABLE, "")
     return {
         "address": "local",

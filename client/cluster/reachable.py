@@ -1,7 +1,7 @@
-"""Whether any broker listens at the given addresses, and what a client says when none does.
+"""Detects and reports that no broker listens at the given addresses.
 
-A new client, or a query, with a wrong address reports it within seconds. A client that has worked waits for its
-cluster for as long as it has to, and says so in its log. May touch: the network, the event loop's clock, the log.
+A new client with a wrong address gets an error within seconds. A client that was connected before waits for its cluster
+as long as it takes, and logs that. May touch: the network, the event loop's clock, the log.
 """
 
 from __future__ import annotations
@@ -15,28 +15,34 @@ from raylog.client.cluster.discovery import Endpoint
 from raylog.core.errors import ConnectionFailed
 
 ANSWER_TIMEOUT_S = 15.0
-"""Long enough for a broker that is restarted."""
+"""How long a new client waits for any broker; long enough for one that is being restarted."""
 ATTEMPT_TIMEOUT_S = 3.0
+"""Limit of one attempt to connect."""
 PAUSE_S = 0.2
+"""Pause between two attempts."""
 QUIET_S = 5.0
-"""How long no broker may be reached before a client says so."""
+"""For how long no broker is reached before a client logs it."""
 WARN_EVERY_S = 30.0
 NAMED_MAX = 8
+"""How many addresses a warning names, at most."""
 logger = logging.getLogger(__name__)
 
 
 class Reach:
-    """Logs that a client reaches no broker: after some seconds, then twice a minute, and when it has ended."""
+    """Logs that a client reaches no broker, after `QUIET_S` and every `WARN_EVERY_S`; and that it reaches one again."""
 
     def __init__(self, name: str, brokers: Callable[[], Sequence[Endpoint]] = tuple) -> None:
-        """`name`: the client's; `brokers` returns their addresses, the only ones that a user could have given."""
+        """`name`: the client's. `brokers` returns the brokers' addresses: a warning prefers them to other endpoints.
+
+        A user knows them; replicas and coordinators have addresses that users do not configure.
+        """
         self._name = name
         self._brokers = brokers
         self._since_s: float | None = None
         self._warned_s: float | None = None
         self._reasons: dict[Endpoint, str] = {}
         self.trouble = ""
-        """Why the last attempt failed; empty when a connection was opened since."""
+        """Why the last attempt failed; empty once a connection was opened after it."""
 
     def failed(self, endpoint: Endpoint, reason: str) -> None:
         """An attempt to connect has failed, and no connection is open."""
@@ -76,9 +82,9 @@ class Reach:
 async def require_an_answer(
     endpoints: Sequence[Endpoint], *, timeout_s: float = ANSWER_TIMEOUT_S, waited_s: float = 0.0
 ) -> None:
-    """Return when one of them takes a TCP connection; after `timeout_s` raise ConnectionFailed with what to check.
+    """Return as soon as an endpoint accepts a TCP connection; after `timeout_s` raise ConnectionFailed.
 
-    `waited_s`: for how long none did before.
+    `waited_s`: how long the caller waited before, for the message.
     """
     deadline = Deadline(timeout_s)
     while True:

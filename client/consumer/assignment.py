@@ -1,4 +1,4 @@
-"""A consumer's subscription and the states of its assigned partitions. Owned by `engine.py`. Pure."""
+"""A consumer's subscription, and the state of each assigned partition. Owned by `engine.py`. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from raylog.core.errors import InvalidRequest, RaylogError
 from raylog.core.ids import TopicPartition
 
 COLUMNS_BYTES = 3 << 20
-"""Bytes read from files for one batch of columns: small enough to stay in a processor's cache until used."""
+"""Bytes read from files for one batch of columns: few enough to stay in the processor's cache until they are used."""
 
 Intercept = Callable[[Record], "Record | None"]
 NewState = Callable[[TopicPartition, Start], PartitionState]
 
 
 class Mode(Enum):
-    """How partitions come to a consumer."""
+    """How a consumer gets its partitions."""
 
     NONE = "nothing yet"
     TOPICS = "subscribe(topics)"
@@ -32,21 +32,21 @@ class Mode(Enum):
 
 
 class Assignment:
-    """Subscription and assigned partitions of one consumer."""
+    """Subscription and assigned partitions of one consumer; records are taken from the partitions in turn."""
 
     def __init__(self, new_state: NewState, intercept: Intercept | None = None) -> None:
-        """`intercept` makes what is returned of a record, None to leave it out; it is called once it is taken."""
+        """`intercept` returns the record that the user gets, None = leave it out; called when a record is taken."""
         self._new_state = new_state
         self._intercept = intercept
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
-        """The topics subscribed to; with a pattern, those that match it now."""
+        """The subscribed topics; with a pattern, those that match it now."""
         self.pattern: re.Pattern[str] | None = None
         self.states: dict[TopicPartition, PartitionState] = {}
         self.consumed_bytes = self.consumed_records = 0
-        """Of partitions that are not assigned any more."""
+        """What was consumed of partitions that are no longer assigned."""
         self.handing = Handing()
-        """What the last take has moved."""
+        """The positions that the last take moved, to restore them if its records do not reach the user."""
         self._order: list[PartitionState] = []
         self._turn = 0
         self._current: PartitionState | None = None
@@ -57,7 +57,7 @@ class Assignment:
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
         """Replace the subscription. Raises InvalidRequest after assign().
 
-        With a pattern the topics stay what they are until it is known which match it.
+        With a pattern `topics` keeps its value until the matching ones are known.
         """
         self._set_mode(Mode.TOPICS if pattern is None else Mode.PATTERN)
         if pattern is None:
@@ -65,7 +65,7 @@ class Assignment:
         self.pattern = pattern
 
     def is_subscribed(self, topics: Iterable[str], pattern: re.Pattern[str] | None) -> bool:
-        """Whether this is the subscription already."""
+        """Whether this is already the subscription."""
         if pattern is not None:
             return self.mode is Mode.PATTERN and self.pattern == pattern
         return self.mode is Mode.TOPICS and self.topics == frozenset(topics)
@@ -76,7 +76,7 @@ class Assignment:
         self.set_partitions(partitions, start)
 
     def clear(self) -> None:
-        """Read nothing, and leave the mode open."""
+        """Drop subscription and partitions; then subscribe() and assign() are both possible."""
         self.mode = Mode.NONE
         self.topics = frozenset()
         self.pattern = None
@@ -91,7 +91,7 @@ class Assignment:
         self.mode = mode
 
     def set_partitions(self, partitions: Iterable[TopicPartition], start: Start) -> None:
-        """Replace the assigned partitions; those that stay keep their position and buffer."""
+        """Replace the assigned partitions. Those that stay keep position and buffer; new ones begin at `start`."""
         partitions = list(partitions)
         kept = self.states
         wanted = {TopicPartition(*each) for each in partitions}
@@ -122,7 +122,10 @@ class Assignment:
         return sum(state.memory_bytes for state in self._order)
 
     def take(self, limit: int, only: Iterable[TopicPartition] = ()) -> dict[TopicPartition, list[Record]]:
-        """The next records of the partitions in turn, at most `limit`; raises only when there are none to give."""
+        """At most `limit` next records, from the partitions in turn (from `only`, if any are named).
+
+        An error is raised only when there are no records to return before it.
+        """
         taken: dict[TopicPartition, list[Record]] = {}
         wanted = frozenset(only)
         order = self._order
@@ -139,7 +142,7 @@ class Assignment:
                 records = state.take(limit) if self._intercept is None else _intercepted(state, limit, self._intercept)
             except RaylogError:
                 if taken:
-                    break  # good records come first; the next call meets the error again
+                    break  # return the good records first; the next call meets the error again
                 self._turn = (self._turn + step + 1) % count
                 raise
             room -= state.opened_bytes
@@ -147,8 +150,8 @@ class Assignment:
                 taken[state.partition] = records
                 limit -= len(records)
                 if limit <= 0 or room <= 0:
-                    # Records from a file chunk are taken before another file is read, so that its memory is reused
-                    # soon.
+                    # Stay at a partition with an open file chunk until all its records are taken: its memory is reused
+                    # sooner.
                     self._turn = (self._turn + step + (0 if state.is_in_hand else 1)) % count
                     break
         return taken
@@ -159,7 +162,7 @@ class Assignment:
         return any(state.has_records for state in self._order if not wanted or state.partition in wanted)
 
     def take_one(self) -> Record | None:
-        """The next record of the current partition, or None; a partition stays current for a batch."""
+        """The next record, or None. A partition stays the current one until its open batch is used up."""
         if self._intercept is not None:
             return next((record for records in self.take(1).values() for record in records), None)
         current, handing = self._current, self.handing
@@ -185,9 +188,9 @@ class Assignment:
         return None
 
     def take_columns(self, limit: int) -> ColumnBatch:
-        """The next records, at most `limit`, as columns, from the partitions in turn; raises as `take`.
+        """At most `limit` next records as columns, from the partitions in turn; raises as `take`.
 
-        Located files are read in part: they may hold more than memory should.
+        Files of a leader on this machine are read only in part, since they may hold more than should be in memory.
         """
         if self._intercept is not None:
             raise refuse_columns("Reading columns", "poll()")
@@ -217,7 +220,7 @@ class Assignment:
 
 
 def _intercepted(state: PartitionState, limit: int, intercept: Intercept) -> list[Record]:
-    """As `PartitionState.take`, with an interceptor: the position moves behind a record once it has returned."""
+    """As `PartitionState.take`, with an interceptor: the position moves past a record once the interceptor returned."""
     given: list[Record] = []
     while len(given) < limit:
         try:
@@ -225,7 +228,7 @@ def _intercepted(state: PartitionState, limit: int, intercept: Intercept) -> lis
             returned = None if record is None else intercept(record)
         except RaylogError:
             if given:
-                break  # as there: the next call meets the error again
+                break  # the next call meets the error again
             raise
         if record is None:
             break

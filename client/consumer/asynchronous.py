@@ -1,6 +1,6 @@
 """`AsyncConsumer`: reading records on the user's own event loop, alone or in a group.
 
-An `Engine` with the waits of a poll around it; the other methods are those of `Operations`. May touch: the network, the
+It adds the waiting of a poll to an `Engine`; its other methods are those of `Operations`. May touch: the network, the
 clock.
 """
 
@@ -35,33 +35,36 @@ Result = TypeVar("Result")
 class AsyncConsumer(Operations, NotPickled):
     """Reads records on the running event loop. `await start()` and `await stop()`, or `async with`.
 
-    Not for use by several tasks at the same time. Topics given here are subscribed to; keywords are those of
-    `raylog.ConsumerConfig`, by Kafka's names.
+    It is for one task at a time. It subscribes to the topics given here; keywords are those of `raylog.ConsumerConfig`,
+    with Kafka's names.
     """
 
     def __init__(
         self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerKeywords]
     ) -> None:
-        """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value."""
+        """Raises InvalidConfig for an unknown key (and suggests the nearest) or a wrong value."""
         check_topics(topics)
         super().__init__(Engine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
         self._turn = Turn(_refusal)
         self._home = self._engine.cluster.home = Home("AsyncConsumer")
         self._listening: asyncio.Task[Any] | None = None
-        """The user's listener, which goes on when the poll that has called it is cancelled."""
+        """A running call of the user's rebalance listener; it continues when the poll that made it is cancelled."""
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        """Connect to the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         self._home.enter()
         try:
             await self._engine.start(self._topics)
-        except BaseException:  # refused, or cut off
+        except BaseException:  # refused or cancelled
             self._home.leave()
             raise
 
     async def stop(self, *, autocommit: bool = True, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent."""
+        """Commit the positions (with `enable_auto_commit`), call the listener, leave the group, close. Idempotent.
+
+        `autocommit=False` leaves out the commit; `timeout_s` limits each wait.
+        """
         await self._stop(autocommit, timeout_s)
 
     async def _stop(self, autocommit: bool, timeout_s: float, failure: BaseException | None = None) -> None:
@@ -84,7 +87,7 @@ class AsyncConsumer(Operations, NotPickled):
         return self
 
     async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        """Stop. What the last poll returned is not committed where an exception leaves the block."""
+        """Stop. When an exception leaves the block, the records of the last poll are not committed."""
         await self._stop(True, CLOSE_TIMEOUT_S, failure)
 
     async def unsubscribe(self) -> None:
@@ -111,10 +114,11 @@ class AsyncConsumer(Operations, NotPickled):
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[Record]]:
-        """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
+        """The next records by partition, at most `max_records` (None = max_poll_records); {} if none come in time.
 
-        Raises UnknownTopicOrPartition, NoOffsetForPartition, OffsetOutOfRange and LogTruncation (without
-        auto_offset_reset), CorruptMessage, RecordDeserializationFailed, and fatal group errors.
+        `timeout_ms` is how long to wait for records. Raises UnknownTopicOrPartition; NoOffsetForPartition,
+        OffsetOutOfRange and LogTruncation with auto_offset_reset="none"; CorruptMessage, RecordDeserializationFailed,
+        and fatal group errors.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         take = partial(self._engine.assignment.take, limit, partitions)
@@ -128,7 +132,10 @@ class AsyncConsumer(Operations, NotPickled):
         return record
 
     async def getcolumns(self, *, timeout_ms: float = 0, max_records: int | None = None) -> ColumnBatch:
-        """The next records as columns, at most `max_records` (None: all that is buffered); empty after `timeout_ms`."""
+        """At most `max_records` next records as columns (None = all that are buffered); empty if none come in time.
+
+        `timeout_ms` is how long to wait for records. Raises as `getmany`.
+        """
         limit = sys.maxsize if max_records is None else max_records
         take = partial(self._engine.assignment.take_columns, limit)
         return await self._handed(self._poll(take, timeout_ms / 1000)) or ColumnBatch([])
@@ -137,14 +144,14 @@ class AsyncConsumer(Operations, NotPickled):
         return self
 
     async def __anext__(self) -> Record:
-        """The next record. Ends when none came for consumer_timeout_ms."""
+        """The next record. The iteration ends when none came for consumer_timeout_ms."""
         record = await self._handed(self._poll(self._engine.assignment.take_one, self._iteration_s))
         if record is None:
             raise StopAsyncIteration
         return record
 
     async def _handed(self, poll: Coroutine[Any, Any, Result | None]) -> Result | None:
-        """What a poll has taken, which is with the user from here on."""
+        """The result of a poll. On return its records count as handed to the user; an error may move positions back."""
         handing = self._engine.assignment.handing
         before = handing.moved
         try:
@@ -182,9 +189,9 @@ class AsyncConsumer(Operations, NotPickled):
                 return None
 
     async def _listen(self, call: ListenerCall) -> None:
-        """Make a call of the listener, or wait for the rest of one whose poll was cancelled meanwhile.
+        """Call the listener, or wait for the end of a call whose poll was cancelled meanwhile.
 
-        One that something else has cancelled is made again: what the listener does for its partitions is not left out.
+        A listener that was cancelled from elsewhere is called again, so that its work for the partitions is not lost.
         """
         while True:
             if self._listening is None:

@@ -1,4 +1,4 @@
-"""Offset look-ups: from partition leaders (`list_offsets`) and from the group's coordinator; and commits.
+"""Offsets: looked up from partition leaders (`list_offsets`), fetched from and committed to the group's coordinator.
 
 Used by `engine.py` and `group_session.py`. May touch: the network.
 """
@@ -46,16 +46,16 @@ from raylog.protocol.replica import ListOffsetsReply
 logger = logging.getLogger(__name__)
 
 EPOCH_PAUSE_S = 0.02
-"""Pause before offsets are fetched again in a member's next epoch."""
+"""Pause before offsets are fetched again with the member's next epoch."""
 
 
 async def list_offsets(
     cluster: ClusterClient, wanted: Mapping[TopicPartition, int], isolation_level: str, *, timeout_s: float
 ) -> dict[TopicPartition, OffsetAndTimestamp | RaylogError | None]:
-    """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None: no such record.
+    """The first offset at or after each timestamp (ms, or EARLIEST, LATEST, MAX_TIMESTAMP); None = no such record.
 
-    As readers of this `isolation_level` see the log. Requests go to all leaders at once; a partition whose leader does
-    not answer has its error in the answer.
+    `isolation_level` limits LATEST to what such consumers can read. Requests go to all leaders at once; for a partition
+    whose leader does not answer, the error is returned.
     """
     partitions = list(wanted)
 
@@ -84,7 +84,7 @@ GroupMember = Membership | ConsumerMembership
 
 
 class Speaker(NamedTuple):
-    """The member and the generation of a commit; -1 without a member: a manual commit."""
+    """The member and its generation (or member epoch) that a commit carries; without a member (None, -1, "")."""
 
     member: GroupMember | None
     generation: int
@@ -102,9 +102,9 @@ class CommittedOffsets:
         require_stable: bool = False,
         on_commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], object] | None = None,
     ) -> None:
-        """`require_stable`: what is fetched does not change with a transaction that is still open.
+        """`require_stable`: `fetch` waits while open transactions have offsets pending (KIP-447).
 
-        `on_commit` is called with offsets that were committed.
+        `on_commit` is called with the offsets of each successful commit.
         """
         self._on_commit = on_commit
         self._commits = self._commits_failed = 0
@@ -114,17 +114,17 @@ class CommittedOffsets:
         self._require_stable = require_stable
         self._one_at_a_time = asyncio.Lock()
         self.stored: dict[TopicPartition, int] = {}
-        """The offset that this consumer has committed last, of each partition."""
+        """The offset that this consumer last committed for each partition."""
         self.membership: GroupMember | None = None
-        """The group membership that commits carry; None: a consumer with manual assignment."""
+        """The group membership that commits carry; None = a consumer with manual assignment."""
 
     async def fetch(
         self, partitions: Iterable[TopicPartition], *, timeout_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """The committed offset of each partition; None = none.
 
-        Raises UnstableOffsetCommit when a transaction that has offsets of these partitions is open for all of
-        `timeout_s`, and other RaylogErrors.
+        With `require_stable` raises UnstableOffsetCommit when a transaction with pending offsets of these partitions
+        stays open for all of `timeout_s`; and other RaylogErrors.
         """
         group = self._known_group()
         wanted = [TopicPartition(*each) for each in partitions]
@@ -146,7 +146,7 @@ class CommittedOffsets:
     async def _fetch(
         self, group: str, partitions: list[OffsetFetchPartition], deadline: Deadline
     ) -> list[OffsetFetchResult]:
-        """Fetch as a member of the consumer protocol in its epoch, so that no former coordinator answers."""
+        """Fetch offsets; a member of the consumer protocol sends its epoch, so that no former coordinator answers."""
         while True:
             member = self.membership
             identity = member.commit_identity if isinstance(member, ConsumerMembership) else (-1, "")
@@ -157,13 +157,12 @@ class CommittedOffsets:
             except (StaleMemberEpoch, UnknownMemberId):
                 if deadline.left_s <= EPOCH_PAUSE_S:
                     raise
-                await asyncio.sleep(EPOCH_PAUSE_S)  # a heartbeat is about to bring the next epoch
+                await asyncio.sleep(EPOCH_PAUSE_S)  # the next heartbeat's answer will have the new epoch
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """The member and the generation for a commit with a transaction.
+        """The member and the generation for an offset commit in a transaction.
 
-        Raises InvalidGroupId without a group, and CommitFailed where the consumer shares topics with the group and is
-        not a member at the moment.
+        Raises InvalidGroupId without a group, CommitFailed when a subscribed consumer is not a member at the moment.
         """
         group = self._known_group()
         member, generation, member_id = self.speaker()
@@ -174,7 +173,7 @@ class CommittedOffsets:
         return ConsumerGroupMetadata(group, generation, member_id, member.instance_id)
 
     def speaker(self) -> Speaker:
-        """The member and the generation of a commit that starts now."""
+        """The present member and generation, for a commit that starts now."""
         member = self.membership
         return Speaker(None, -1, "") if member is None else Speaker(member, *member.commit_identity)
 
@@ -187,10 +186,10 @@ class CommittedOffsets:
     ) -> None:
         """Store the offsets. Raises CommitFailed when the group has rebalanced, other RaylogErrors as they are.
 
-        `speaker` is taken when commit is called: a commit may wait behind others, and if its generation has ended by
-        then it must not count in the next, where its partitions belong to others. Offsets of topics and partitions that
-        do not exist, or were created again since they were read, fail with UnknownTopicOrPartition, after all others
-        were stored.
+        `speaker` is fixed when commit is called. A commit may wait for others; if its generation has ended by then, it
+        must not count in the next one, where its partitions may belong to other members. Offsets of topics and
+        partitions that do not exist, or were created again since they were read, fail with UnknownTopicOrPartition
+        after all others were stored.
         """
         group = self._known_group()
         if not offsets:
@@ -239,7 +238,7 @@ class CommittedOffsets:
             raise missing
 
     def metrics(self) -> dict[str, float]:
-        """Of commits, by Kafka's names."""
+        """Metrics of commits, by Kafka's names; times in milliseconds."""
         return {
             "commit-total": self._commits,
             "commit-error-total": self._commits_failed,
@@ -255,7 +254,7 @@ class CommittedOffsets:
         *,
         timeout_s: float,
     ) -> None:
-        """As `commit`; the result goes to `callback(offsets, error or None)`."""
+        """Commit, and report the result to `callback(offsets, error or None)` instead of raising."""
         error: RaylogError | None = None
         try:
             await self.commit(offsets, timeout_s=timeout_s, speaker=speaker)
@@ -269,7 +268,7 @@ class CommittedOffsets:
         member, generation, member_id = speaker
         instance_id = None if member is None else member.instance_id
         if member is not None and generation < 0:
-            # Without a generation it would pass for a manual commit and might be accepted.
+            # The coordinator would take a commit without a generation for a manual one, and might accept it.
             raise _not_a_member(group, member)
         try:
             request = OffsetCommitRequest(group, generation, member_id, rows, instance_id)
@@ -303,7 +302,7 @@ class CommittedOffsets:
     async def _existing(
         self, ids: Mapping[TopicPartition, str], missing: UnknownTopicOrPartition | None, timeout_s: float
     ) -> tuple[dict[TopicPartition, str], UnknownTopicOrPartition | None]:
-        """Those that their topic has, and the error for one that it does not have."""
+        """The partitions that exist in their topics, and the error for one that does not (or `missing`)."""
         found: dict[TopicPartition, str] = {}
         for each, topic_id in ids.items():
             try:
@@ -316,7 +315,7 @@ class CommittedOffsets:
     async def _with_ids(
         self, partitions: Iterable[TopicPartition], timeout_s: float
     ) -> tuple[dict[TopicPartition, str], UnknownTopicOrPartition | None]:
-        """The topic id of each partition whose topic exists, and the error for a topic that does not."""
+        """The topic id of each partition whose topic exists, and the error for a topic that does not exist."""
         wanted = [TopicPartition(*each) for each in partitions]
         topics = sorted({each.topic for each in wanted})
         answers = await outcomes(partial(self._cluster.topic, timeout_s=timeout_s, may_create=False), topics)
@@ -340,11 +339,11 @@ class CommittedOffsets:
 def report_commit(
     offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None, error: RaylogError | None
 ) -> None:
-    """Call the callback of a commit."""
+    """Call a commit's callback, if there is one; an error that it raises is only logged."""
     if callback is not None:
         try:
             callback(offsets, error)
-        except USER_ERRORS:  # an error in the user's callback does not fail this consumer
+        except USER_ERRORS:  # an error in the user's callback must not fail this consumer
             logger.exception("The callback of a commit raised an error.")
 
 

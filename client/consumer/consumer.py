@@ -1,7 +1,7 @@
-"""`Consumer`: reading records from synchronous code; also re-exports `AsyncConsumer`.
+"""`Consumer`: reads records from synchronous code; also re-exports `AsyncConsumer`.
 
-Its engine runs on the loop of the shared runtime. While records are buffered, poll() takes them in the caller's thread
-without entering that loop. May touch: threads (through the runtime), the clock.
+Its engine runs on the event loop of the shared runtime. While records are buffered, poll() takes them in the caller's
+thread without a call to that loop. May touch: threads (through the runtime), the clock.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Result = TypeVar("Result")
 def _alone(
     method: Callable[Concatenate[Any, Parameters], None],
 ) -> Callable[Concatenate[Any, Parameters], None]:
-    """A method that moves positions: not while a poll takes records, but inside a poll's listener."""
+    """Wrap a method that moves positions: it is refused while a poll takes records, except in that poll's listener."""
 
     @wraps(method)
     def call(consumer: Consumer, /, *args: Parameters.args, **options: Parameters.kwargs) -> None:
@@ -66,8 +66,8 @@ def _alone(
 class Consumer(ConsumerState, SynchronousClient):
     """Reads records. A context manager; also an iterator over records.
 
-    For one thread at a time. Topics given here are subscribed to; keywords are those of
-    `raylog.ConsumerConfig`, by Kafka's names. Each method blocks until the same method of `AsyncConsumer` returns.
+    It is for one thread at a time. It subscribes to the topics given here; keywords are those of
+    `raylog.ConsumerConfig`, with Kafka's names. Each method blocks until the same method of `AsyncConsumer` returns.
     """
 
     _asynchronous: Operations
@@ -75,7 +75,7 @@ class Consumer(ConsumerState, SynchronousClient):
     def __init__(
         self, *topics: str, config: Mapping[str, Any] | None = None, **keywords: Unpack[ConsumerKeywords]
     ) -> None:
-        """Reach the cluster, and subscribe to the topics if there are any.
+        """Connect to the cluster, and subscribe to the topics if there are any.
 
         Raises InvalidConfig, NoClusterFound, ConnectionFailed, AuthenticationFailed.
         """
@@ -86,25 +86,25 @@ class Consumer(ConsumerState, SynchronousClient):
         self._one_poll = Turn(_refusal)
         self._is_closing = False
         self._poller = 0
-        """The thread that waits in a poll, or calls the listener there."""
+        """Ident of the thread that waits in a poll or calls the listener there; 0 = none."""
         self._is_open = True
         try:
             self._runtime.run(self._engine.start(topics))
-        except BaseException:  # also where it is interrupted when it has started
+        except BaseException:  # an interrupt may arrive after the start
             self._is_open = False
             self._runtime.call_soon(self._engine.abandon)
             raise
         _open_engines.add(self._engine)
 
     def close(self, autocommit: bool = True, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Commit the positions (with automatic commits), call the listener, leave the group, close. Idempotent.
+        """Commit the positions (with `enable_auto_commit`), call the listener, leave the group, close. Idempotent.
 
-        `timeout` is in seconds.
+        `autocommit=False` leaves out the commit; `timeout` limits each wait, in seconds.
         """
         self._close(autocommit, timeout)
 
     def __exit__(self, *raised: object) -> None:
-        """Close. What the last poll returned is not committed where an exception leaves the block."""
+        """Close. When an exception leaves the block, the records of the last poll are not committed."""
         failure = next((each for each in raised if isinstance(each, BaseException)), None)
         self._close(True, CLOSE_TIMEOUT_S, failure)
 
@@ -119,15 +119,15 @@ class Consumer(ConsumerState, SynchronousClient):
             self._close_once(autocommit, timeout, failure)
         finally:
             self._is_closing = False
-            self._is_open = not self._engine.is_closed  # a signal handler was refused, and the consumer goes on
+            self._is_open = not self._engine.is_closed  # still open if the call came from a signal handler: refused
 
     def _close_once(self, autocommit: bool, timeout: float, failure: BaseException | None) -> None:
         is_alone = False
         try:
-            del self._one_poll.free  # the listener must not poll here either
+            del self._one_poll.free  # takes the turn: the listener must not poll here either
             is_alone = True
         except AttributeError:
-            pass  # another thread polls, or this one, in whose listener or signal handler this is
+            pass  # another thread polls; or this thread does, and we are in its listener or in a signal handler
         try:
             if is_alone:
                 self._one_poll.held_here()
@@ -163,10 +163,11 @@ class Consumer(ConsumerState, SynchronousClient):
     # Records
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[Record]]:
-        """The next records by partition, at most `max_records` (max_poll_records); {} when none come in `timeout_ms`.
+        """The next records by partition, at most `max_records` (None = max_poll_records); {} if none come in time.
 
-        Raises UnknownTopicOrPartition, NoOffsetForPartition, CorruptMessage, RecordDeserializationFailed, without
-        auto_offset_reset OffsetOutOfRange and LogTruncation, and fatal group errors.
+        `timeout_ms` is how long to wait for records. Raises UnknownTopicOrPartition; NoOffsetForPartition,
+        OffsetOutOfRange and LogTruncation with auto_offset_reset="none"; CorruptMessage, RecordDeserializationFailed,
+        and fatal group errors.
         """
         timeout_ms, max_records = number("timeout_ms", timeout_ms), whole_or_none("max_records", max_records)
         limit = self.config.max_poll_records if max_records is None else max_records
@@ -179,7 +180,10 @@ class Consumer(ConsumerState, SynchronousClient):
             raise
 
     def consume(self, num: int = 1, timeout: float | None = None) -> list[Record]:
-        """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None: never)."""
+        """Up to `num` records in one list, as soon as there are any; [] after `timeout` seconds (None = no limit).
+
+        Raises as `poll`.
+        """
         num, timeout = whole("num", num), number_or_none("timeout", timeout)
         timeout_ms = math.inf if timeout is None or timeout < 0 else timeout * 1000
         assignment = self._engine.assignment
@@ -191,11 +195,11 @@ class Consumer(ConsumerState, SynchronousClient):
             raise
 
     def consume_batch(self, max_records: int | None = None, timeout: float | None = None) -> ColumnBatch:
-        """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None: never).
+        """Up to `max_records` records as columns, as soon as there are any; empty after `timeout` s (None = no limit).
 
-        Without `max_records`, all that is buffered; of files, some megabytes. No object is made for a record, so this
-        is several times faster than `consume`; `to_arrow()` of the result makes a table. Deserializers are not applied.
-        Raises as `poll`.
+        `max_records=None` returns all buffered records, and some megabytes of those read from files. No object is made
+        per record, so this is several times faster than `consume`; `to_arrow()` of the result makes a table.
+        Deserializers are not applied. Raises as `poll`.
         """
         max_records, timeout = whole_or_none("max_records", max_records), number_or_none("timeout", timeout)
         limit = sys.maxsize if max_records is None else max_records
@@ -212,7 +216,7 @@ class Consumer(ConsumerState, SynchronousClient):
         return self
 
     def __next__(self) -> Record:
-        """The next record. Ends when none came for consumer_timeout_ms, and after close()."""
+        """The next record. The iteration ends when none came for consumer_timeout_ms, and after close()."""
         engine = self._engine
         take, handing = engine.assignment.take_one, engine.assignment.handing
         before = handing.moved
@@ -241,7 +245,11 @@ class Consumer(ConsumerState, SynchronousClient):
         raise StopIteration
 
     def _take_or_poll(self, take: Callable[[], Result], timeout_s: float) -> Result | None:
-        """Records buffered or received in time; taken and waited for in this thread until the loop has work to do."""
+        """The next records, or None after the timeout.
+
+        While only records are missing, this thread takes them and waits for them; `_poll` takes over as soon as work
+        on the loop is due, such as a rebalance or a commit.
+        """
         engine, handing = self._engine, self._engine.assignment.handing
         deadline_s = time.monotonic() + timeout_s
         turn = self._one_poll
@@ -267,7 +275,7 @@ class Consumer(ConsumerState, SynchronousClient):
         return self._poll(take, deadline_s)
 
     def _poll(self, take: Callable[[], Result], deadline_s: float) -> Result | None:
-        """The steps of `AsyncConsumer._poll`, with taking and the listener in the caller's thread."""
+        """As `AsyncConsumer._poll`; records are taken and the listener is called in the caller's thread."""
         engine, handing = self._engine, self._engine.assignment.handing
         turn = self._one_poll
         try:
@@ -322,7 +330,7 @@ class Consumer(ConsumerState, SynchronousClient):
     @overload
     def committed(self, partition: TopicPartition, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
     def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
-        """The group's committed offset, with its note if `metadata`; None when there is none."""
+        """The group's committed offset, with its metadata text if `metadata`; None when there is none."""
         if metadata:
             return self._run(self._asynchronous.committed(partition, True))
         return self._run(self._asynchronous.committed(partition))
@@ -359,7 +367,7 @@ _open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _disown_after_fork() -> None:
-    """In a forked child the thread and the sockets belong to the parent, and so do buffered records."""
+    """Close consumers in a forked child: their thread, sockets and buffered records belong to the parent."""
     for engine in _open_engines:
         engine.is_closed = True
     _open_engines.clear()

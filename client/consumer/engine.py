@@ -1,9 +1,8 @@
-"""The consumer shared by `Consumer` and `AsyncConsumer`: every step of a poll() except waiting.
+"""The core of a consumer, shared by `Consumer` and `AsyncConsumer`: subscription, group, positions, commits, polls.
 
-`AsyncConsumer` awaits `ready` and takes; `Consumer` takes in the user's thread, without entering the loop's thread
-while records are buffered and nothing else is due. All methods but `taken`, `is_smooth` and the
-waits in the user's thread belong to the loop. May
-touch: the network, the loop's clock.
+`AsyncConsumer` awaits `ready`, then takes records. `Consumer` takes them in the user's thread, without a call to the
+loop's thread while records are buffered and nothing else is due. The methods `is_smooth`, `expect_signal`, `wait_here`
+and `taken` belong to the user's thread, all others to the loop. May touch: the network, the loop's clock.
 """
 
 from __future__ import annotations
@@ -59,16 +58,16 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 30.0
-"""Time for the last commit when a consumer is closed."""
+"""Default limit for the last commit when a consumer is closed."""
 ABANDON_TIMEOUT_S = 2.0
-"""Deadline for leaving the group when a consumer is dropped without close()."""
+"""Limit for leaving the group when a consumer is garbage collected without close()."""
 
 
 class Engine:
     """One consumer. `start()` before use, `close()` at the end, both on its loop."""
 
     def __init__(self, config: ConsumerConfig) -> None:
-        """Raises InvalidConfig for a deserializer or an assignor that is not known."""
+        """Raises InvalidConfig for an unknown deserializer or assignor."""
         self.config = config
         self.cluster = ClusterClient(config)
         key, value = deserializer(config.key_deserializer), deserializer(config.value_deserializer)
@@ -84,8 +83,8 @@ class Engine:
             on_data=self.notify_data,
             on_error=self._keep_error,
         )
-        # As Kafka's consumers, of whatever isolation level: a member that takes a partition over from one that was
-        # committing must not begin at offsets which that transaction is about to move (KIP-447).
+        # As in Kafka, stable offsets are required at each isolation level (KIP-447). A member that takes over a
+        # partition must not begin at an offset that a pending transaction of the former owner is about to move.
         self.committed = CommittedOffsets(
             self.cluster, config.group_id, require_stable=True, on_commit=self._interceptors.committed
         )
@@ -115,15 +114,15 @@ class Engine:
         self._ending = Ending()
         self._wake = asyncio.Event()
         self._signal = Signal()
-        """The same for a thread that waits in `wait_here`."""
+        """As `_wake`, for a thread that waits in `wait_here`."""
         self._error: RaylogError | None = None
         self._attention = True
-        """The loop has work to do before records may be taken."""
+        """Whether a turn on the loop is due before records may be taken."""
         self._next_commit_s = math.inf
         self._committing: asyncio.Task[None] | None = None
-        self._is_uncommitted = False  # the last automatic commit failed, and the log says so
+        self._is_uncommitted = False  # the last automatic commit failed, and a warning was logged
         self._commits: set[asyncio.Task[None]] = set()
-        """Those under way that no caller awaits."""
+        """Commits in flight that no caller awaits."""
         self._abandoned: LastingTask | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._kept: list[LastingTask] = []
@@ -152,12 +151,12 @@ class Engine:
     # Lifecycle
 
     def _ttl_ms(self, topic: str) -> int:
-        """A topic's time to live, as of its metadata; -1 = none."""
+        """A topic's `ttl.ms` by its metadata; -1 = none."""
         info = self.cluster.metadata.topic(topic)
         return NEVER if info is None else int(info.config.get(TTL, NEVER))
 
     async def start(self, topics: Iterable[str]) -> None:
-        """Reach the cluster, and subscribe to the topics if there are any.
+        """Connect to the cluster, and subscribe to the topics if there are any.
 
         Raises NoClusterFound, ConnectionFailed, AuthenticationFailed.
         """
@@ -174,9 +173,9 @@ class Engine:
     async def last_call(
         self, *, commit: bool, timeout_s: float, failure: BaseException | None = None
     ) -> ListenerCall | None:
-        """The steps before `close`: the last commit; returns the pending call of the listener.
+        """Before `close`: commit for the last time (if `commit`); return the listener call that is due.
 
-        `failure` has left the user's code: what the last poll returned counts as not handled.
+        `failure` is an exception that left the user's `with` block: the records of the last poll are not committed.
         """
         group = self.group
         if commit and self.commits_by_itself and (group is None or group.may_commit):
@@ -191,14 +190,14 @@ class Engine:
         return self._farewell()
 
     def _farewell(self) -> ListenerCall | None:
-        """The listener's call for all that is held; of a member that was removed it belongs to others already."""
+        """The listener call for all assigned partitions: "lost" if this member was removed, else "revoked"."""
         group, held = self.group, list(self.assignment.states)
         if group is None or not held:
             return None
         return ListenerCall("revoked" if group.membership.is_stable and not group.membership.lost else "lost", held)
 
     async def _commits_ended(self, timeout_s: float) -> None:
-        """Wait for the commits that were requested, and for their callbacks."""
+        """Wait for the commits in flight, and for their callbacks."""
         pending = {task for task in self._commits if not task.done()}
         if pending:
             await asyncio.wait(pending, timeout=timeout_s)
@@ -230,18 +229,18 @@ class Engine:
 
     @property
     def commits_by_itself(self) -> bool:
-        """Whether automatic commits are enabled."""
+        """Whether automatic commits are enabled; they need a group."""
         return self.config.enable_auto_commit and bool(self.config.group_id)
 
     # Wake-ups of poll()
 
     def notify_data(self) -> None:
-        """Records were received."""
+        """Wake poll(): records were received."""
         self._wake.set()
         self._signal.set()
 
     def notify(self) -> None:
-        """`turn` has something to handle."""
+        """Wake poll(): `turn` has work to do."""
         self._attention = True
         self._wake.set()
         self._signal.set()
@@ -252,7 +251,8 @@ class Engine:
             raise error
 
     def _keep_error(self, error: RaylogError) -> None:
-        # The group drops a deleted topic at the next rebalance, or reports that none is left; a pattern just drops it.
+        # An unknown topic needs no error here with a group, whose next rebalance drops a deleted topic (or reports that
+        # none is left), nor with a pattern, which drops it as well.
         drops = self.group is not None or self.assignment.mode is Mode.PATTERN
         if not drops or not isinstance(error, UnknownTopicOrPartition):
             self._error = error
@@ -261,7 +261,7 @@ class Engine:
     # Subscription
 
     def subscribe(self, topics: Iterable[str], pattern: re.Pattern[str] | None = None) -> None:
-        """Share these topics with the group, or read all of them without one; see `Assignment.subscribe`."""
+        """Share these topics with the group; without a group read them whole. See `Assignment.subscribe`."""
         names = [checked_topic(topic) for topic in topics]
         if self.assignment.is_subscribed(names, pattern):
             return  # no reason for a rebalance
@@ -286,7 +286,7 @@ class Engine:
         self.group, self.committed.membership = session, session.membership
 
     def _group_turn(self, group: Session) -> ListenerCall | None:
-        """The group's turn, in the other protocol where an error says that the group has that one."""
+        """The group's turn. Switches to the other protocol when an error says that the group uses that one."""
         try:
             return group.turn()
         except RaylogError as error:
@@ -300,12 +300,12 @@ class Engine:
         return found.turn()
 
     async def before_unsubscribe(self) -> ListenerCall | None:
-        """The steps before `unsubscribe`: commits under way end; returns the pending call of the listener."""
+        """Before `unsubscribe`: wait for commits in flight; return the listener call that is due."""
         await self._commits_ended(self.config.request_timeout_ms / 1000)
         return self._farewell()
 
     async def unsubscribe(self) -> None:
-        """Unsubscribe; leave the group."""
+        """Drop the subscription and the assignment, and leave the group."""
         group, self.group = self.group, None
         self.committed.membership = None
         self.assignment.clear()
@@ -316,7 +316,7 @@ class Engine:
             await group.leave("it has unsubscribed")
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Assign exactly these partitions, from the committed offsets if there is a group."""
+        """Assign exactly these partitions; they begin at committed offsets if there is a group."""
         self.assignment.assign([TopicPartition(*each) for each in partitions], self._first_start)
         self.cluster.watch({each.topic for each in self.assignment.states})
         self._assignment_changed()
@@ -332,7 +332,7 @@ class Engine:
         self.notify()
 
     def restart(self, state: PartitionState) -> None:
-        """Fetch from the new position; what is under way for the old one is dropped."""
+        """Fetch from the new position; a fetch in flight for the old one is dropped."""
         self.fetcher.restart(state)
         self.notify()
 
@@ -349,11 +349,11 @@ class Engine:
         return True
 
     def expect_signal(self) -> None:
-        """From here on `wait_here` returns at once on any event. From the user's thread, before it takes."""
+        """Arm `wait_here`: any event after this call ends its wait. From the user's thread, before it takes."""
         self._signal.clear()
 
     def wait_here(self, deadline_s: float) -> bool:
-        """Wait in the user's thread for records or for work on the loop; False when the loop has work."""
+        """Wait in the user's thread for an event; False if the deadline, or the time of the next commit, has passed."""
         left_s = min(deadline_s, self._next_commit_s) - time.monotonic()
         if left_s <= 0:
             return False
@@ -369,10 +369,11 @@ class Engine:
         return True
 
     def taken(self, take: Callable[[], Result]) -> Result | None:
-        """Buffered records, by one of the `take` methods of the assignment; None when they have to be fetched again.
+        """Buffered records, from one of the `take` methods of the assignment; None or empty when there are none.
 
-        From the user's thread, after `is_smooth`, or after `ready` while `may_take`: the time of a poll may end amid a
-        rebalance, and what it gave back then would be read again by the next owner. Raises as `take`.
+        From the user's thread, after `is_smooth`, or after `ready` while `may_take`: a poll's time may be over in the
+        middle of a rebalance, and records of revoked partitions would be read again by the next owner. Raises as
+        `take`.
         """
         handing = self.assignment.handing
         try:
@@ -389,7 +390,7 @@ class Engine:
             raise
 
     def abandon(self) -> None:
-        """The consumer was dropped without close(): end its tasks, without waiting."""
+        """End the tasks of a consumer that was garbage collected without close(). Does not wait."""
         if not self.is_closed:
             self._abandoned = LastingTask(self._abandon, "raylog-abandoned")
 
@@ -398,7 +399,7 @@ class Engine:
             await self.close(timeout_s=ABANDON_TIMEOUT_S)
 
     async def ready(self, deadline_s: float, only: Iterable[TopicPartition] = ()) -> ListenerCall | None:
-        """Wait for records, for a pending call of the user's listener, or for `deadline_s`."""
+        """Wait for records, for a call of the user's listener that is due (which is returned), or for `deadline_s`."""
         group = self.group
         if group is not None:
             group.is_polling = True
@@ -417,18 +418,18 @@ class Engine:
                 except TimeoutError:
                     pass  # the next turn handles what is due
         finally:
-            group = self.group  # perhaps one in the other protocol by now
+            group = self.group  # a turn may have replaced it by one of the other protocol
             if group is not None:
                 group.is_polling = False
                 group.last_poll_s = time.monotonic()
 
     @property
     def may_take(self) -> bool:
-        """Whether no rebalance is in progress."""
+        """Whether records may be returned: no rebalance forbids it."""
         return self.group is None or self.group.is_steady
 
     def turn(self) -> ListenerCall | None:
-        """Do all work that is due. Raises errors that only the user can resolve."""
+        """Do all work that is due, and return the listener call that is due. Raises errors that need the user."""
         if self.is_closed:
             raise ClientClosed("The consumer is closed; make a new one.")
         if self.assignment.mode is Mode.NONE:
@@ -450,20 +451,20 @@ class Engine:
         return None
 
     def _put_back(self) -> None:
-        """An earlier poll was interrupted amid a take: what it did not return comes again."""
+        """If an earlier poll was interrupted while it took records, move back to what it did not return."""
         if not self.assignment.handing.is_done:
             for state in self.assignment.handing.put_back():
                 if self.assignment.states.get(state.partition) is state:
                     self.fetcher.restart(state)
 
     def listener_called(self) -> None:
-        """The listener was called."""
+        """Continue the rebalance: the listener was called."""
         if self.group is not None:
             self.group.listener_called()
         self.notify()
 
     def _repair(self) -> None:
-        """Reset positions outside the log, and fetch damaged data again (the error was raised to the user)."""
+        """Reset positions outside the log, and fetch damaged records again, whose error was raised to the user."""
         for state in self.assignment.states.values():
             if repair(state, resets=self.config.auto_offset_reset != "none"):
                 self.fetcher.restart(state)
@@ -471,7 +472,7 @@ class Engine:
     # Positions
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit without arguments stores: behind what was returned of every partition that has a position."""
+        """What a commit without arguments stores: for each partition the offset after the last returned record."""
         return self._offsets(self.assignment.handing.returned(self.assignment.states.values()))
 
     def _offsets(self, positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -485,9 +486,9 @@ class Engine:
     def _left(
         self, returned: Mapping[TopicPartition, OffsetAndMetadata], failure: BaseException
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is left to commit when an exception has left the user's code: not what the last poll returned.
+        """The offsets to commit when an exception left the user's code: those before the last poll.
 
-        Nor what lies before an offset that was committed: the user may have done so record by record.
+        Offsets below a committed one are left out too: the user may have committed record by record.
         """
         stored = self.committed.stored
         before = self._offsets(self.assignment.handing.before_last(self.assignment.states.values()))
@@ -502,9 +503,10 @@ class Engine:
     def with_epochs(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata]
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The same with the leader epochs that are known: the next reader then recognizes a leader that is behind.
+        """These offsets with leader epochs and topic ids, as far as they are known.
 
-        And with the ids of the topics that are read, as their names may be those of other topics soon.
+        By the epoch the next reader recognizes a leader that lacks committed records (KIP-320). By the id a topic is
+        distinguished from a later one of the same name.
         """
         states = self.assignment.states
         return {
@@ -519,7 +521,7 @@ class Engine:
         }
 
     def read_topic_ids(self) -> dict[TopicPartition, str]:
-        """The topics whose records were read: what offsets that the user knows are of."""
+        """For each assigned partition the id of the topic that the records and offsets known to the user are of."""
         return {each: state.offsets_topic_id for each, state in self.assignment.states.items()}
 
     def _position_found(self, state: PartitionState) -> None:
@@ -527,7 +529,7 @@ class Engine:
         self.notify_data()
 
     async def position(self, state: PartitionState, timeout_s: float) -> int:
-        """The offset of the next record, looked up on demand. Raises RequestTimedOut."""
+        """The offset of the next record that a poll returns, looked up if necessary. Raises RequestTimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
                 while state.position is None:
@@ -548,7 +550,7 @@ class Engine:
     def commit_later(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], callback: CommitCallback | None
     ) -> asyncio.Task[None]:
-        """Store offsets without waiting; `callback(offsets, error or None)` is called on the loop's thread."""
+        """Commit offsets without waiting; `callback(offsets, error or None)` is called in the loop's thread."""
         timeout_s, speaker = self.config.request_timeout_ms / 1000, self.committed.speaker()
         task = self._own(self.committed.commit_and_report(offsets, callback, speaker, timeout_s=timeout_s))
         self._commits.add(task)
@@ -566,22 +568,22 @@ class Engine:
             report_commit(offsets, callback, cut_off(self.is_closed, "committed"))
 
     def _commit_positions(self) -> Awaitable[None]:
-        """Commit the positions of this moment: what is returned meanwhile is not processed yet."""
+        """Commit the positions at this moment: records returned later are not processed yet."""
         return self.committed.commit(self.positions(), timeout_s=self.config.request_timeout_ms / 1000)
 
     def _commit_in_background(self) -> None:
-        """Mark the records of earlier polls as processed: the user has called poll() again."""
+        """Commit automatically: since the user called poll() again, records of earlier polls count as processed."""
         self._next_commit_s = time.monotonic() + self.config.auto_commit_interval_ms / 1000
         positions = self.positions()
-        # At most one is in flight, so that a slow coordinator gets no queue of them.
+        # At most one is in flight, so that commits do not pile up at a slow coordinator.
         may_commit = self._committing is None or self._committing.done()
         if positions and may_commit and (self.group is None or self.group.may_commit):
             self._committing = self.commit_later(positions, self._committed_in_background)
 
     def _committed_in_background(self, _: object, error: RaylogError | None) -> None:
-        # A rebalance follows a refused commit, and the next commit a failed one: poll() has nothing to raise.
+        # poll() has nothing to raise: a refused commit is followed by a rebalance, a failed one by the next commit.
         if error is not None and not self.is_closed:
-            level = logging.DEBUG if self._is_uncommitted else logging.WARNING  # once, while no coordinator is there
+            level = logging.DEBUG if self._is_uncommitted else logging.WARNING  # warn once until one succeeds
             logger.log(level, "Positions were not committed; automatic commits go on trying: %s", error)
             self.notify()
         self._is_uncommitted = error is not None
@@ -601,7 +603,7 @@ class Engine:
         self._tasks.discard(task)
         if task.cancelled():
             if not self.is_closed:
-                self.notify()  # cut off from outside: the next turn begins again what is missing
+                self.notify()  # cancelled from outside: the next turn starts again what is missing
             return
         error = task.exception()
         if error is not None:

@@ -1,7 +1,8 @@
 """Prefetching: one task and one request in flight per assigned partition. Owned by `engine.py`, runs on its loop.
 
-Each replica serves one partition, so a fetch per partition costs what a fetch per broker costs elsewhere, and a slow
-partition delays no other. A task sleeps while its partition has enough buffered. May touch: the network.
+Each replica is a process of its own, which serves one partition. So a fetch cannot cover several partitions, as Kafka's
+do per broker; and a slow partition delays no other. A task sleeps while its partition has enough buffered. May touch:
+the network.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from raylog.rpc.host.occasional import OccasionalWarning
 logger = logging.getLogger(__name__)
 
 NEAR_AHEAD_BYTES = 16 << 20
-"""File places are requested again when this much is left of them: early enough, and located data costs no memory."""
+"""More file places are requested when so much of the last ones is unread: early, since located data uses no memory."""
 EMPTY_ANSWER_PAUSE_S = 0.01
 """Pause after an empty answer to a fetch without a wait: the minimum interval between fetches of a partition."""
 
 FAILURES_TO_WARN = 8
-"""Failed attempts of a partition in a row, some seconds, before the log says that it is not read, and why."""
+"""After so many failed attempts in a row (some seconds), a warning says that the partition is not read, and why."""
 
 
 class Fetcher:
@@ -57,7 +58,7 @@ class Fetcher:
         on_data: Callable[[], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_data`: records came, or an error for the next poll; `on_error`: an error for the user."""
+        """`on_data`: a partition has new records, or an error to raise later; `on_error`: an error for the user."""
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
@@ -68,7 +69,7 @@ class Fetcher:
         self._warning = OccasionalWarning(logger)
 
     def follow_assignment(self) -> None:
-        """Start newly assigned partitions, and stop revoked ones."""
+        """Start tasks for newly assigned partitions, and stop those of revoked ones."""
         states = self._assignment.states
         for partition in [each for each in self._tasks if each not in states]:
             self._tasks.pop(partition).cancel()
@@ -78,7 +79,7 @@ class Fetcher:
                 self.restart(state)
 
     def restart(self, state: PartitionState) -> None:
-        """Drop the request in flight: the position has changed."""
+        """Start the partition's task again, because its position has changed; a request in flight is dropped."""
         running = self._tasks.get(state.partition)
         if running is not None:
             running.cancel()
@@ -86,7 +87,7 @@ class Fetcher:
         self._tasks[state.partition] = LastingTask(partial(self._serve, state, wake), f"raylog-fetch-{state.partition}")
 
     def wake(self, state: PartitionState) -> None:
-        """Check again whether the partition wants records: it has a position now, or was resumed."""
+        """Have the task check again whether to fetch: the partition has a position now, or was paused or resumed."""
         wake = self._wakes.get(state.partition)
         if wake is not None:
             wake.set()
@@ -118,14 +119,14 @@ class Fetcher:
 
     async def _failed(self, state: PartitionState, session: int, error: RaylogError, backoff: Backoff) -> None:
         if isinstance(error, OffsetOutOfRange | CorruptMessage):
-            # Buffered records come first; then poll() meets this, and resets the position or raises.
+            # The buffered records are returned first; then poll() meets this error, and resets the position or raises.
             state.stop_behind(session, _located(state, error))
             self._on_data()
             return
         if isinstance(error, NearReadFailed | InvalidRequest) and state.reads_near:
-            state.reads_near = False  # the files cannot be read from here, or the leader does not know the request
+            state.reads_near = False  # we cannot read the leader's files, or an older leader does not know the request
             return
-        # `topic` in the details: the whole topic is unknown, which only the user can resolve.
+        # "topic" in the details: no broker knows the topic, which only the user can resolve.
         if "topic" in error.details or not error.retriable:
             self._on_error(error)
         if self._cluster.learn_leader(*state.partition, error):
@@ -135,7 +136,7 @@ class Fetcher:
             await self._refresh(state.partition.topic)
             after = self._cluster.metadata.partition(*state.partition)
             if before is not None and after is not None and after.leader_epoch > before.leader_epoch:
-                return  # the next attempt goes to another leader: it needs no pause
+                return  # the next attempt goes to a new leader, without a pause
         if backoff.failures >= FAILURES_TO_WARN and not isinstance(error, ConnectionFailed | LeaderNotAvailable):
             reason = f"{type(error).__name__}: {error.message}"
             self._warning.warn("%s is not read, and the consumer goes on trying: %s", state.partition, reason)
@@ -153,7 +154,7 @@ class Fetcher:
         while True:
             wake.clear()
             room_bytes = self._room_bytes(state)
-            # First register, then check: a take between the two is not missed.
+            # Register before the check: a take between the two would be missed otherwise.
             state.call_when_room(room_bytes, has_room)
             if state.wants_fetch(room_bytes):
                 state.call_when_room(room_bytes, None)
@@ -161,9 +162,10 @@ class Fetcher:
             await wake.wait()
 
     def _room_bytes(self, state: PartitionState) -> int:
-        """Keep one answer buffered, or much more where data is only located.
+        """How many bytes the partition may have buffered when its next fetch is sent.
 
-        None while all partitions together hold fetch_max_bytes, so that none starves either.
+        One answer's worth; much more if the data is only located in files. 0 while all partitions together hold
+        fetch_max_bytes: an empty partition fetches even then, so that none starves.
         """
         if state.drains:
             return 0
@@ -180,14 +182,15 @@ class Fetcher:
         if not state.topic_id:
             state.topic_id = info.topic_id
         elif state.topic_id != info.topic_id:
-            # Deleted and created again: the position belongs to other records. The next poll moves it, behind what was
-            # fetched before; a user's thread that takes records now would set it again.
+            # The topic was deleted and created again, so the position belongs to the old topic's records. The next poll
+            # moves it, after the records fetched before. It is not moved here: the user's thread may be taking records,
+            # and would set it again.
             start = Start.COMMITTED if config.group_id else Start.FIRST
             state.stop_behind(state.session, CreatedAgain(info.topic_id, start))
             self._on_data()
             return
         assert leader.endpoint is not None  # `leader` raises without one
-        if leader.leader_epoch < state.epochs.latest:  # a leader that was replaced may lack what was read
+        if leader.leader_epoch < state.epochs.latest:  # an older leader may lack records that were read
             if backoff.failures >= FAILURES_TO_WARN:
                 self._warning.warn(
                     "%s is not read: its position %d is behind a record of leader epoch %d, and its leader has epoch "
@@ -229,7 +232,7 @@ class Fetcher:
             await asyncio.sleep(EMPTY_ANSWER_PAUSE_S)
 
     def _goes_on(self, stream: FetchStream) -> bool:
-        """Whether the next fetch may follow at once to the same leader. If not, `_serve` continues."""
+        """Whether the next fetch may be sent at once, to the same leader. If not, the stream ends."""
         state = stream.state
         info = self._cluster.metadata.topic(state.partition.topic)
         return (
@@ -242,7 +245,7 @@ class Fetcher:
         )
 
     async def _look_for_leader(self, stream: FetchStream) -> None:
-        """Stop waiting for an answer when the partition has another leader."""
+        """Look up the leader, and stop waiting for an answer if the partition has another one by now."""
         partition = stream.state.partition
         await self._cluster.look_for_leader(partition.topic)
         found = self._cluster.metadata.partition(*partition)
@@ -256,14 +259,14 @@ class Fetcher:
         except RaylogError as error:
             if not error.retriable:
                 self._on_error(error)
-            # Otherwise the next attempt meets the same failure; fetching continues until the consumer is closed.
+            # A retriable error is ignored: attempts continue until the consumer is closed.
 
 
 def _doubt(state: PartitionState, leader: PartitionInfo, error: OffsetOutOfRange) -> None:
-    """Raise NotLeaderOrFollower where a leader says for the first time that its log ends before the position.
+    """Raise NotLeaderOrFollower when a leader says for the first time that its log ends before the position.
 
-    A leader that was paused, and replaced meanwhile, says so of records that its successor has, and the reset would go
-    back to the start of the log. After a look-up and a pause it is another that answers, or the same with certainty.
+    A leader that was paused and replaced meanwhile may say this of records that its successor has, and then a reset
+    would be wrong. After a look-up and a pause either the successor answers, or the same leader again, and is believed.
     """
     where = (state.session, leader.leader_epoch)
     end = error.details.get("end")
@@ -273,7 +276,7 @@ def _doubt(state: PartitionState, leader: PartitionInfo, error: OffsetOutOfRange
 
 
 def _located(state: PartitionState, error: RaylogError) -> RaylogError:
-    """A leader's refusal with the partition and the position, and what the user can do."""
+    """A leader's error, completed with the partition, the position, and what the user can do."""
     if isinstance(error, CorruptMessage):
         return _damaged(state, error) if "partition" not in error.details else error
     if type(error) is not OffsetOutOfRange:
@@ -292,7 +295,7 @@ def _located(state: PartitionState, error: RaylogError) -> RaylogError:
 
 
 def _damaged(state: PartitionState, error: CorruptMessage) -> CorruptMessage:
-    """The same about records that the leader cannot read, and that no other replica in sync has."""
+    """The error for records that the leader cannot read, and that no other in-sync replica has."""
     behind = error.details.get("next_offset")
     place = {"next_offset": behind} if isinstance(behind, int) else {}
     return CorruptMessage(

@@ -1,4 +1,4 @@
-"""Rebalance listeners: functions, or an object with Kafka's listener methods. Pure."""
+"""Rebalance listeners: single functions, or an object with the methods of Kafka's listener. Pure."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ CallbackWaiter = Callable[[list[TopicPartition]], Any]
 
 
 class RebalanceListener:
-    """Base for listeners; override the methods you need. Those of an AsyncConsumer's listener may be coroutines.
+    """Base for listeners; override the methods you need. For an AsyncConsumer they may be coroutine functions.
 
-    They are called inside poll(): in `on_partitions_revoked` a commit() still works, in `on_partitions_assigned` a
-    seek(). Each method is called with the change alone: in a rebalance a member gives back only what others get. In a
-    group of the classic protocol with an eager assignor it gives everything back, and then gets its whole assignment.
+    They are called inside poll(). `on_partitions_revoked` may still commit(), and `on_partitions_assigned` may seek().
+    Each method gets only the partitions that change, as a rebalance revokes only what other members get. With an eager
+    assignor of the classic protocol all partitions are revoked, and then the whole new assignment is assigned.
     """
 
     def on_partitions_revoked(self, revoked: list[TopicPartition]) -> Any:
         """These partitions are about to be revoked."""
 
     def on_partitions_assigned(self, assigned: list[TopicPartition]) -> Any:
-        """These partitions have come, perhaps none; with an eager assignor they are the whole assignment."""
+        """These partitions were assigned, perhaps none; with an eager assignor they are the whole assignment."""
 
     def on_partitions_lost(self, lost: list[TopicPartition]) -> Any:
-        """These partitions may already belong to others; nothing can be committed for them."""
+        """These partitions were revoked without notice: others may already have them, and a commit would fail.
+
+        By default calls `on_partitions_revoked`.
+        """
         return self.on_partitions_revoked(lost)
 
 
 class ListenerCalls:
-    """The user's functions by kind of call."""
+    """The user's listener functions by kind of call."""
 
     def __init__(self) -> None:
         self._functions: dict[str, CallbackWaiter | None] = {}
         self.before: Callable[[ListenerCall], object] | None = None
-        """Called before the user's function, whatever that is: a worker pool ends its work on what is given back."""
+        """Called before the user's function, if any: a worker pool ends its work on revoked partitions."""
 
     def set(
         self,
@@ -45,7 +48,7 @@ class ListenerCalls:
         on_revoked: CallbackWaiter | None,
         on_lost: CallbackWaiter | None,
     ) -> None:
-        """Take the functions, or the methods of the listener where none is given."""
+        """Use these functions; for one that is None, the listener's method."""
         revoked = on_revoked or getattr(listener, "on_partitions_revoked", None)
         self._functions = {
             "assigned": on_assigned or getattr(listener, "on_partitions_assigned", None),
@@ -54,7 +57,7 @@ class ListenerCalls:
         }
 
     def make(self, call: ListenerCall) -> Any:
-        """Call the user's function, if there is one; its result may have to be awaited."""
+        """Call the user's function, if there is one; return its result, which an AsyncConsumer may have to await."""
         if self.before is not None:
             self.before(call)
         function = self._functions.get(call.kind)

@@ -1,7 +1,7 @@
-"""Which partitions were born after the subscription to their topics began. Pure; owned by `engine.py`.
+"""Which partitions were created after the subscription to their topics began. Pure; owned by `engine.py`.
 
-`auto_offset_reset=latest` is for what a new reader wants to skip. No reader can have wanted to skip the records of a
-partition that did not exist yet: it is read from its start, however late the reader learns of it.
+`auto_offset_reset=latest` lets a new consumer skip older records. It cannot have meant those of a partition that did
+not exist yet, so such a partition is read from its start, however late the consumer learns of it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from raylog.core.ids import TopicPartition
 
 
 class Newcomers:
-    """What there was when each topic was first subscribed to: its id, and how many partitions it had."""
+    """The id and the number of partitions of each subscribed topic, at the time when the subscription began."""
 
     def __init__(self, metadata: MetadataCache) -> None:
-        """`metadata` is the client's."""
+        """`metadata`: the cache of the consumer's `ClusterClient`."""
         self._metadata = metadata
         self._noted: dict[str, tuple[str, int]] = {}
         self._pending: set[str] = set()
@@ -27,7 +27,7 @@ class Newcomers:
         self._is_settled.set()
 
     def follow_topics(self, topics: Collection[str]) -> list[str]:
-        """These topics are subscribed to; what was noted of them stays. Returns those to look up, then to `note`."""
+        """Begin a subscription to these topics. Returns those to fetch and pass to `note`; known ones stay noted."""
         noted = {} if self._follows_pattern else self._noted
         self._noted = {topic: noted[topic] for topic in topics if topic in noted}
         self._follows_pattern = False
@@ -36,12 +36,12 @@ class Newcomers:
         return sorted(self._pending)
 
     def follow_pattern(self) -> None:
-        """A pattern is subscribed to: all that does not match it when `note` is called comes later."""
+        """Begin a subscription to a pattern: topics that are not passed to the next `note` count as created later."""
         self._noted, self._pending, self._follows_pattern = {}, set(), True
         self._is_settled.clear()
 
     def note(self, topics: Iterable[str]) -> None:
-        """The metadata of these topics, or that they do not exist, was fetched since the subscription began."""
+        """Note what these topics are like; their metadata was fetched after the subscription began."""
         for topic in topics:
             if self._follows_pattern or topic in self._pending:
                 info = self._metadata.topic(topic)
@@ -50,7 +50,7 @@ class Newcomers:
         self._settle()
 
     def forget(self) -> None:
-        """Nothing is subscribed to."""
+        """The subscription ended."""
         self.follow_topics(())
 
     def _settle(self) -> None:
@@ -60,7 +60,7 @@ class Newcomers:
             self._is_settled.set()
 
     async def settled(self, timeout_s: float) -> None:
-        """Wait until all that is subscribed to was noted. Raises RequestTimedOut."""
+        """Wait until all subscribed topics were noted. Raises RequestTimedOut."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._is_settled.wait()
@@ -68,7 +68,7 @@ class Newcomers:
             raise RequestTimedOut("No broker has answered which of the topics exist; check that one runs.") from None
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether the partition did not exist when its topic was first subscribed to."""
+        """Whether the partition was created after the subscription to its topic began."""
         info = self._metadata.topic(partition.topic)
         noted = self._noted.get(partition.topic, ("", 0) if self._follows_pattern else None)
         if info is None or noted is None:
@@ -78,10 +78,10 @@ class Newcomers:
 
 
 def added_later(committed: Mapping[int, object | None]) -> frozenset[int]:
-    """The partitions of one topic that were added since a group began to read it, by its committed offsets.
+    """The partitions of one topic that were added since a group began to read it, judged by its committed offsets.
 
-    A group commits for all that its members hold. If the partitions with a committed offset are the lower ones without
-    a gap, those above were never held.
+    A group commits for all partitions of its members. If the partitions with a committed offset are exactly 0 to n,
+    the group never had those above n.
     """
     have = [number for number, offset in committed.items() if offset is not None]
     if not have or len(have) != max(have) + 1:

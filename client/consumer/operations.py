@@ -1,8 +1,8 @@
-"""What both faces of a consumer do with its engine, except for reading records.
+"""The public methods of `AsyncConsumer` and `Consumer`, except those that read records.
 
-`AsyncConsumer` and `Consumer` own an `Engine` each. `ConsumerState` is what either reads of it in the caller's thread.
-`Operations` belong on the engine's loop: `AsyncConsumer` inherits them, `Consumer` calls them there through
-`runtime.blocking`. May touch: the network.
+Each of the two owns an `Engine`. The methods of `ConsumerState` run in the caller's thread; those of `Operations` run
+on the engine's loop: `AsyncConsumer` inherits them, and `Consumer` calls them there through `runtime.blocking`. May
+touch: the network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
 class ConsumerState:
-    """A consumer's configuration, engine, and what may be read of it from any thread: each number has one writer."""
+    """What any thread may read of a consumer: each number has only one writer."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -40,7 +40,7 @@ class ConsumerState:
 
     @property
     def _iteration_s(self) -> float:
-        """After how long without a record the iteration over records ends; infinity: never."""
+        """How long an iteration waits for a record before it ends; infinity = without a limit."""
         wait_ms = self.config.consumer_timeout_ms
         return math.inf if wait_ms is None else wait_ms / 1000
 
@@ -49,12 +49,12 @@ class ConsumerState:
         return set(self._engine.assignment.states)
 
     def topic_id(self, topic: str) -> str:
-        """The id of a topic as it is known now; another one when it was deleted and made again. "": it is not known."""
+        """The id of a topic as known now, "" = not known. It changes when the topic is deleted and created again."""
         info = self._engine.cluster.metadata.topic(topic)
         return "" if info is None else info.topic_id
 
     def subscription(self) -> set[str]:
-        """The topics subscribed to."""
+        """The subscribed topics; with a pattern, those that match it now."""
         return set(self._engine.assignment.topics)
 
     def paused(self) -> set[TopicPartition]:
@@ -67,11 +67,10 @@ class ConsumerState:
         return None if found < 0 else found
 
     def current_lag(self, partition: TopicPartition) -> int | None:
-        """Records between the position and the end of what the last fetch could see (KIP-695); None if not known yet.
+        """Records from the position to the end offset, as of the last fetch (KIP-695); None if not known yet.
 
-        That end is as `end_offsets` names it.
-
-        Raises InvalidRequest for a partition that is not assigned.
+        The end offset is the one that `end_offsets` returns. Raises InvalidRequest for a partition that is not
+        assigned.
         """
         return self._engine.assignment.state(partition).lag
 
@@ -79,9 +78,9 @@ class ConsumerState:
         """Current metrics, by Kafka's names, and those of each assigned partition.
 
         `records-lag-max`, `records-lag` (the sum), `records-lead-min`, `assigned-partitions`, `fetch-buffered-bytes`,
-        `records-consumed-total` and `bytes-consumed-total` of the batches that were opened, `commit-total`,
-        `commit-error-total`, `commit-latency-avg`, `commit-latency-max`. Partitions with unknown lag do not count.
-        `records-lead-min` is infinite while no lead is known.
+        `records-consumed-total` and `bytes-consumed-total` (of batches opened so far), `commit-total`,
+        `commit-error-total`, `commit-latency-avg`, `commit-latency-max` (in ms). Partitions with an unknown lag are
+        left out. `records-lead-min` is infinite while no lead is known.
         """
         engine = self._engine
         states = list(engine.assignment.states.values())
@@ -113,7 +112,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 @checks_arguments()
 class Operations(ConsumerState):
-    """What a consumer does on its engine's loop: subscription, positions, commits and look-ups of offsets."""
+    """The methods that run on the engine's loop: subscription, positions, commits and look-ups of offsets."""
 
     # Subscription
 
@@ -129,8 +128,9 @@ class Operations(ConsumerState):
     ) -> None:
         """Read these topics, or those whose whole name matches the regular expression `pattern`.
 
-        With a group_id the partitions are shared with the group's other members, and polls call the listener (Consumer:
-        in the polling thread) when the assignment changes; without one all are read. Replaces an earlier subscription.
+        With a group_id the partitions are shared among the group's members, and poll() calls the listener when the
+        assignment changes (of a Consumer in the polling thread). Without a group_id all partitions are read. Replaces
+        an earlier subscription. Raises InvalidRequest after assign(), and for a bad pattern.
         """
         names = [topics] if isinstance(topics, str) else list(topics)
         if bool(names) == (pattern is not None):
@@ -139,7 +139,10 @@ class Operations(ConsumerState):
         self._engine.listener.set(listener, on_assigned, on_revoked, on_lost)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions, without sharing. Starts at committed offsets if there is a group_id."""
+        """Read exactly these partitions, without sharing them. Starts at committed offsets if there is a group_id.
+
+        Raises InvalidRequest after subscribe().
+        """
         self._engine.assign([checked_partition(each) for each in partitions])
 
     # Positions
@@ -162,11 +165,14 @@ class Operations(ConsumerState):
         await self._seek_to(partitions, Start.EARLIEST)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Move the position behind the last record; without arguments in all assigned partitions."""
+        """Move the position after the last record; without arguments in all assigned partitions."""
         await self._seek_to(partitions, Start.LATEST)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
-        """Move the position to the committed offset; without arguments in all assigned partitions."""
+        """Move the position to the committed offset; without arguments in all assigned partitions.
+
+        A partition without a committed offset starts as a new one does, by auto_offset_reset.
+        """
         await self._seek_to(partitions, Start.COMMITTED)
 
     async def _seek_to(self, partitions: Iterable[TopicPartition], start: Start) -> None:
@@ -176,7 +182,7 @@ class Operations(ConsumerState):
             state.find_start(start)
             state.read_topic_id = ""
             engine.restart(state)
-        for state in states:  # the end offset of this moment, not of the next poll
+        for state in states:  # look up now: LATEST means the end at this moment, not at the next poll
             await engine.position(state, self._api_s)
 
     async def position(self, partition: TopicPartition) -> int:
@@ -197,9 +203,9 @@ class Operations(ConsumerState):
         offsets: Offsets | None = None,
         callback: Callable[[Mapping[TopicPartition, OffsetAndMetadata], RaylogError | None], object] | None = None,
     ) -> None:
-        """As `commit`, without waiting; `callback(offsets, error)` is called at the end.
+        """Commit as `commit` does, without waiting; `callback(offsets, error or None)` is called at the end.
 
-        It is called on the loop; of a Consumer, in the client's own thread.
+        The callback runs on the event loop; for a `Consumer`, in the client's own thread.
         """
         self._engine.cluster.check_started()
         self._engine.commit_later(self._offsets(offsets), callback)  # type: ignore[unused-awaitable]  # the engine's own
@@ -215,13 +221,13 @@ class Operations(ConsumerState):
     @overload
     async def committed(self, partition: TopicPartition, metadata: Literal[True]) -> OffsetAndMetadata | None: ...
     async def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
-        """The group's committed offset, with its note if `metadata`; None when there is none."""
+        """The group's committed offset, with its metadata text if `metadata`; None when there is none."""
         found = await self._engine.committed.fetch([partition], timeout_s=self._api_s)
         stored = found[TopicPartition(*partition)]
         return stored if metadata or stored is None else stored.offset
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """This consumer as a member of its group, for `Producer.send_offsets_to_transaction`.
+        """This consumer's group, member id and generation, for `Producer.send_offsets_to_transaction`.
 
         Raises InvalidGroupId without a group_id, and CommitFailed while a subscribed consumer is not a member.
         """
@@ -236,7 +242,7 @@ class Operations(ConsumerState):
         self._pause(partitions, False)
 
     def _pause(self, partitions: Iterable[TopicPartition], paused: bool) -> None:
-        """While paused, records are neither returned nor fetched; buffered ones stay."""
+        """Pause or resume: a paused partition neither returns nor fetches records, and keeps buffered ones."""
         engine = self._engine
         for state in [engine.assignment.state(each) for each in partitions]:
             state.pause(paused)
@@ -246,13 +252,13 @@ class Operations(ConsumerState):
     # Cluster metadata
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the first record that each partition still has."""
+        """The log start offset of each partition: of the first record that it still has."""
         return await self._edges(partitions, EARLIEST)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the last record that can be read of each partition.
+        """The offset after the last readable record of each partition.
 
-        It is the high watermark; for `isolation_level=read_committed` the last stable offset, where the first open
+        It is the high watermark; with `isolation_level=read_committed` the last stable offset, where the first open
         transaction begins.
         """
         return await self._edges(partitions, LATEST)
@@ -275,9 +281,9 @@ class Operations(ConsumerState):
     async def offsets_for_leader_epoch(
         self, epochs: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, EpochEndOffset]:
-        """Where the records of a leader epoch end, by each partition's leader (KIP-320).
+        """Where the records of a leader epoch end in each partition, as its leader has them (KIP-320).
 
-        An offset that was stored with its epoch, above the end that is returned, lies in records that were lost.
+        If an offset was stored with this epoch and is above the returned end, the records before it were lost.
         """
         wanted = {checked_partition(each): epoch for each, epoch in epochs.items()}
         negative = [each for each, epoch in wanted.items() if epoch < 0]
@@ -309,12 +315,12 @@ class Operations(ConsumerState):
         return found
 
     async def partitions_for_topic(self, topic: str) -> set[int]:
-        """The numbers of the topic's partitions. Raises UnknownTopicOrPartition that names the nearest topic."""
+        """The numbers of the topic's partitions. Raises UnknownTopicOrPartition, which suggests the nearest name."""
         info = await self._engine.cluster.topic(topic, timeout_s=self._api_s)
         return {each.partition for each in info.partitions}
 
     async def topics(self) -> set[str]:
-        """The names of all topics, without the cluster's own."""
+        """The names of all topics that are not internal."""
         await self._engine.cluster.refresh(None, timeout_s=self._api_s)
         return {name for name, info in self._engine.cluster.metadata.topics.items() if not info.internal}
 
@@ -324,7 +330,7 @@ class Operations(ConsumerState):
 
 
 def _of_partition(state: PartitionState) -> dict[str, float]:
-    """The metrics of an assigned partition; what is not known is left out."""
+    """The metrics of an assigned partition; unknown ones are left out."""
     known = {"records-lag": state.lag, "records-lead": state.lead, "position": state.position}
     values: dict[str, float] = {name: value for name, value in known.items() if value is not None}
     return values | {

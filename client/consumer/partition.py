@@ -4,8 +4,8 @@ Two threads may use one of these at a time: the loop's thread calls `add`, and c
 while the user's thread waits for it; the user's thread calls `take`. Each counter has one writer, and the queue between
 them is a deque, so neither needs a lock.
 
-A *session* lasts while records are taken in sequence. A seek, a reset or damage starts another, and answers to fetches
-of earlier sessions are dropped: so no record comes twice or out of order.
+A *session* lasts while records are taken in sequence. A seek, a reset or damage starts the next one, and answers to
+fetches of earlier sessions are dropped. So no record is returned twice or out of order.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import iter_headers, out_of_place
 
 NEAR_CHUNK_BYTES = 512 << 10
-"""Bytes read from a file at once: the records made of them should fit into a processor's caches."""
+"""Bytes read from a file at once: their records should fit into the processor's caches."""
 REFETCH_PAUSE_S = 1.0
-"""Records that stay damaged are fetched, and their error is raised, once in so long."""
+"""The interval at which records that stay damaged are fetched again, and raise their error again."""
 OPENED_BYTES_MAX = 64 << 20
-"""A poll opens no more batches once their bodies, decompressed, have more bytes than this."""
+"""A poll opens no more batches once it has decompressed more bytes than this."""
 MAX_EPOCHS = 64
-"""Leader epochs that a position remembers at most, the newest ones."""
+"""How many leader epochs a position remembers, at most; the newest ones."""
 
 
 class Start(Enum):
@@ -39,7 +39,7 @@ class Start(Enum):
     COMMITTED = "committed"
     """At the group's committed offset; without one, as FIRST."""
     FIRST = "first"
-    """At its start if it was born after the subscription began, else by auto_offset_reset."""
+    """At its start if it was created after the subscription began, else by auto_offset_reset."""
     POLICY = "policy"
     """By auto_offset_reset."""
     EARLIEST = "earliest"
@@ -47,7 +47,7 @@ class Start(Enum):
 
 
 class PartitionState:
-    """State of one assigned partition. Offsets are those of the next record."""
+    """Position and buffer of one assigned partition. Offsets are those of the next record to read or fetch."""
 
     __slots__ = (
         "_added_bytes",
@@ -101,52 +101,52 @@ class PartitionState:
         self.position: int | None = None
         """The offset of the next record that poll() returns; None until it is known."""
         self.fetch_offset = -1
-        """Offset of the next fetch: behind everything that is buffered."""
+        """Offset of the next fetch: after everything that is buffered."""
         self.session = 0
         self.is_paused_by_user = self.is_held_back = self.paused = False
-        """`paused`: by the user, or because it is being given back."""
+        """`paused`: by the user, or because it is about to be revoked (`is_held_back`)."""
         self.topic_id = self.read_topic_id = ""
-        """Topic ids of this position, and of the batch opened last since the user set it; empty = not known."""
+        """Topic ids of the position, and of the last batch opened since the user last moved it; empty = not known."""
         self.is_of_new_topic = False
-        """The topic was created again while this partition was read."""
+        """Whether the topic was created again while this partition was read."""
         self.high_watermark = -1
         self.visible_end = -1
-        """Where the records end that the isolation level shows: the high watermark, or the last stable offset."""
+        """The end of the records that the isolation level shows: the high watermark, or the last stable offset."""
         self.log_start_offset = -1
         self.epochs = EpochHistory()
-        """Leader epochs of the records read in one go before `fetch_offset`, MAX_EPOCHS at most; empty = unknown.
+        """Leader epochs of the records read in sequence before `fetch_offset`, MAX_EPOCHS at most; empty = unknown.
 
-        The newest is that of the batch opened last, or that of the committed offset."""
+        The newest is the epoch of the last opened batch, or of the committed offset."""
         self.compared_epoch = -1
-        """The newest leader epoch whose leader is known to have the records read so far."""
+        """The newest leader epoch whose leader is known to have the records read so far (`must_compare`)."""
         self.doubted = (-1, -1)
-        """Session and leader epoch of an answer that the log ends before the position; a second one is believed."""
+        """Session and leader epoch of a first answer that the log ends before the position; the second is believed."""
         self.pause_s = 0.0
-        """Before the next fetch: the same damage was met here before."""
-        self._refetched_at = -1
+        """Pause before the next fetch, after the same damage was met at this position before."""
+        self._refetched_at = -1  # the position of the last `refetch`
         self.drains = False
-        """Buffered records are taken before the next fetch: a new leader is then compared with them."""
+        """Whether buffered records are taken before the next fetch, so that a new leader is compared with them all."""
         self._opener = opener
         self.reads_near = True
-        """Whether to request file places from a leader on this machine; not after a failure."""
+        """Whether to request places in its files from a leader on this machine; False after a failure."""
         self.segment_file: SegmentFile | None = None
         """The leader's file that was opened last."""
-        self._waiting: deque[FetchedBatch | Place] = deque()
+        self._waiting: deque[FetchedBatch | Place] = deque()  # fetched or located, not opened yet
         self._damage: RaylogError | None = None
-        """The error behind the waiting batches."""
-        self._records: list[Record] = []
+        """The error that follows the waiting batches."""
+        self._records: list[Record] = []  # of the open batch; those before index `_at` were taken
         self._at = 0
         self._after = -1
         """The position once all of `_records` are taken."""
         self._failure: RaylogError | None = None
-        """The error behind `_records`."""
-        self._added_bytes = 0
+        """The error that follows `_records`."""
+        self._added_bytes = 0  # ever queued; minus `_taken_bytes` = bytes in `_waiting`
         self._taken_bytes = 0
-        self._located_bytes = 0
+        self._located_bytes = 0  # ever located in files; minus `_near_read_bytes` = those not read yet
         self._near_read_bytes = 0
         self._near_chunk_bytes = near_chunk_bytes
         self.consumed_bytes = self.consumed_records = 0
-        """Of all batches that were opened; of the records in them those that the user gets."""
+        """Bytes of all opened batches, and how many of their records the user gets."""
         self._taken_from: FetchedBatch | None = None
         """The batch whose records are in `_records`."""
         self._on_room: Callable[[], object] | None = None
@@ -155,40 +155,40 @@ class PartitionState:
     # The loop's side
 
     def pause(self, paused: bool) -> None:
-        """Pause it for the user, or resume it: what is being given back stays as it is."""
+        """Pause or resume for the user; a partition that is held back stays paused."""
         self.is_paused_by_user = paused
         self.paused = paused or self.is_held_back
 
     def hold_back(self) -> None:
-        """Return no more of it: it is being given back."""
+        """Return no more records: the partition is about to be revoked."""
         self.is_held_back = self.paused = True
 
     def move_to(self, offset: int, epoch: int = -1) -> None:
-        """Move to this offset, in a new session; `epoch` is the leader epoch of the record before, if it is known."""
+        """Move to this offset, in a new session; `epoch`: leader epoch of the record before it, -1 = not known."""
         self.position = self.fetch_offset = offset
         self.epochs = EpochHistory([(epoch, offset - 1)] if epoch >= 0 and offset > 0 else ())
         self._drop()
 
     def return_to(self, offset: int) -> None:
-        """Move back to an offset that was read, in a new session; the epochs of the records before it stay known."""
+        """Move back to an offset that was read, in a new session; epochs of earlier records stay known."""
         self.position = self.fetch_offset = offset
         self.epochs.truncate_end(offset)
         self._drop()
 
     def epoch_before(self, offset: int) -> int:
-        """Leader epoch of the record before an offset, -1 if it was not read in one go with the position."""
+        """Leader epoch of the record before an offset; -1 if it was not read in sequence with the position."""
         position, epoch = self.position, self.epochs.epoch_for(offset - 1)
         return -1 if epoch is None or position is None or offset > position else epoch
 
     def find_start(self, start: Start) -> None:
-        """Drop the position; the next one is found as `start` names, in a new session."""
+        """Drop the position, in a new session; the next one is looked up as `start` says."""
         self.position = None
         self.fetch_offset = -1
         self.start = start
         self._drop()
 
     def begin_again(self, topic_id: str, start: Start) -> None:
-        """The topic was created again: nothing that is known of the old one counts."""
+        """The topic was deleted and created again: drop all that is known of the old one."""
         self.topic_id = topic_id
         self.is_of_new_topic = True
         self.high_watermark = self.visible_end = self.log_start_offset = -1
@@ -199,7 +199,7 @@ class PartitionState:
         self.find_start(start)
 
     def refetch(self) -> None:
-        """Drop buffered records and fetch again from the position; after a pause, if that was done there before."""
+        """Drop buffered records and fetch again from the position; with a pause if it was the same the last time."""
         if self.position is not None:
             self.return_to(self.position)
             self.pause_s = REFETCH_PAUSE_S if self._refetched_at == self.position else 0.0
@@ -218,7 +218,7 @@ class PartitionState:
         self._near_read_bytes = self._located_bytes
 
     def add_places(self, session: int, places: list[Place], next_offset: int) -> bool:
-        """Queue places in files, with batches up to `next_offset`; False when they belong to an earlier session."""
+        """Queue places in files whose batches end at `next_offset`; False if they belong to an earlier session."""
         if session != self.session:
             return False
         size = sum(place.length for place in places)
@@ -229,7 +229,7 @@ class PartitionState:
         return True
 
     def add(self, session: int, payload: memoryview, aborted: AbortedBatches | None = None) -> bool:
-        """Queue the whole batches of a fetch's answer; False when they belong to an earlier session."""
+        """Queue the complete batches of a fetch's answer; False if they belong to an earlier session."""
         if session != self.session:
             return False
         taken_in = 0
@@ -250,47 +250,47 @@ class PartitionState:
         return True
 
     def stop_behind(self, session: int, error: RaylogError) -> None:
-        """Let `take` raise this after all buffered records were taken; ignored in a later session."""
+        """Have `take` raise this error once all buffered records were taken; ignored in a later session."""
         if session == self.session:
             self._damage = error
 
     def call_when_room(self, room_bytes: int, callback: Callable[[], object] | None) -> None:
-        """Call `callback` once, from the taking thread, when at most `room_bytes` are buffered.
+        """Register a callback: called once, in the taking thread, when at most `room_bytes` are buffered.
 
-        It is not called when that already holds: check again after calling this.
+        It is called after a take, not if there is room already: check for that after registering.
         """
         self._room_bytes = room_bytes
         self._on_room = callback
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of batches that are fetched or located, and not opened."""
+        """Bytes of batches that were fetched or located, and not opened yet."""
         return self._added_bytes - self._taken_bytes
 
     @property
     def memory_bytes(self) -> int:
-        """The same without what was only located."""
+        """Bytes of batches in memory: `buffered_bytes` without those that were only located."""
         return self.buffered_bytes - (self._located_bytes - self._near_read_bytes)
 
     @property
     def lag(self) -> int | None:
-        """Visible records that poll() has not returned, as of the leader's last answer; None: not known."""
+        """How many visible records are still to be returned, by the leader's last answer; None = not known."""
         position, end = self.position, self.visible_end
         return None if position is None or end < 0 else max(0, end - position)
 
     @property
     def lead(self) -> int | None:
-        """Records between the beginning of the log and the position: near 0, retention may soon remove unread ones."""
+        """Records from log start to position, None = not known; near 0 retention may soon remove unread ones."""
         position, start = self.position, self.log_start_offset
         return None if position is None or start < 0 else max(0, position - start)
 
     @property
     def has_places(self) -> bool:
-        """Whether a located batch was not read yet."""
+        """Whether any located batch was not read yet."""
         return self._located_bytes > self._near_read_bytes
 
     def wants_fetch(self, partition_bytes_max: int) -> bool:
-        """Whether to fetch more: there is a position, and at most one answer's worth is buffered."""
+        """Whether to fetch more: it has a position, is not paused, and has at most `partition_bytes_max` buffered."""
         return (
             self.position is not None
             and not self.paused
@@ -303,26 +303,26 @@ class PartitionState:
 
     @property
     def offsets_topic_id(self) -> str:
-        """Topic id of the records whose offsets the user knows: another topic may have the name by now."""
+        """Topic id of the records that the user got last; another topic may have the name by now."""
         return self.read_topic_id or self.topic_id
 
     @property
     def has_records(self) -> bool:
-        """Whether `take` would return or raise, as far as is known without opening a batch."""
+        """Whether `take` would return records or raise, as far as known without opening a batch."""
         if self.paused or self.position is None:
             return False
         return bool(self._waiting) or self._at < len(self._records) or bool(self._failure) or bool(self._damage)
 
     @property
     def failure(self) -> RaylogError | None:
-        """The error for the next record, after everything before it was taken."""
+        """The error of the next record, once all records before it were taken."""
         return self._failure if self._at >= len(self._records) else None
 
     def take(self, limit: int) -> list[Record]:
-        """The next records, at most `limit`, and move the position behind them.
+        """At most `limit` next records; moves the position past them.
 
-        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be returned; not before all good
-        ones before it were taken, and again at each call until the position is changed.
+        Raises CorruptMessage or RecordDeserializationFailed at a record that cannot be returned: once all records
+        before it were taken, and again at each call until the position is changed.
         """
         taken: list[Record] = []
         until = self._opener.opened_bytes + OPENED_BYTES_MAX
@@ -367,7 +367,7 @@ class PartitionState:
         return record
 
     def peek(self) -> Record | None:
-        """The record that `take_one` would return; otherwise as that."""
+        """The record that `take_one` would return, without moving the position; raises as `take`."""
         if self.paused or self.position is None:
             return None
         while self._at >= len(self._records):
@@ -382,19 +382,19 @@ class PartitionState:
 
     @property
     def opened_bytes(self) -> int:
-        """Bytes of all bodies that were opened for records, decompressed."""
+        """Bytes ever decompressed to make records."""
         return self._opener.opened_bytes
 
     @property
     def is_in_hand(self) -> bool:
-        """Whether an open batch, or a chunk read from a file, has more."""
+        """Whether an open batch, or a chunk that was read from a file, has more records."""
         front = self._waiting[0] if self._waiting else None
         return self._at < len(self._records) or (isinstance(front, FetchedBatch) and front.is_near)
 
     def take_columns(self, limit: int, *, fail: bool, may_read: bool = True) -> ColumnPiece | None:
-        """The next records of one batch as columns, at most `limit`, or None. Deserializers are not applied.
+        """At most `limit` next records of one batch as columns, or None. Deserializers are not applied.
 
-        Only from memory if not `may_read`. Raises the pending error, if `fail`.
+        `may_read=False`: do not read from files. `fail`: raise the pending error.
         """
         self._close_opened()
         while not self.paused and self.position is not None and self._failure is None:
@@ -422,19 +422,19 @@ class PartitionState:
         return None
 
     def _piece(self, batch: FetchedBatch, wanted: int, limit: int) -> ColumnPiece:
-        """The records at offset `wanted` and behind it; a batch with gaps has to be opened to count them."""
+        """The batch's records from offset `wanted` on. A batch with gaps has to be opened to count them."""
         header = batch.header
         first, next_offset = max(wanted, header.base_offset), header.next_offset
         if header.record_count == header.last_offset_delta + 1:
             end = min(next_offset, first + limit)
-            opened = self._opener.sound_piece(batch, first, end)  # the position moves behind what opens, and no further
+            opened = self._opener.sound_piece(batch, first, end)  # if it raises, the position stays
             return ColumnPiece(self.partition, batch, self._opener, first, end, end - first, opened)
         offsets = self._opener.sound_piece(batch, first, next_offset).offsets
         end = next_offset if len(offsets) <= limit else offsets[limit]
         return ColumnPiece(self.partition, batch, self._opener, first, end, min(len(offsets), limit))
 
     def _close_opened(self) -> None:
-        """Requeue the rest of a batch that `take` has opened: columns begin there."""
+        """Put back a batch that `take` opened and did not finish, so that `take_columns` continues in it."""
         batch, self._taken_from = self._taken_from, None
         is_refused = isinstance(self._failure, RecordDeserializationFailed)
         if batch is not None and (is_refused or self._at < len(self._records)):
@@ -447,7 +447,7 @@ class PartitionState:
             self._waiting.appendleft(batch)
 
     def _forget_taken(self) -> None:
-        """Release the memory of a batch that was taken whole."""
+        """Release the memory of a batch whose records were all taken."""
         if self._failure is None:
             self._taken_from = None
 
@@ -483,7 +483,7 @@ class PartitionState:
         return True
 
     def _front(self) -> FetchedBatch | None:
-        """The next batch, read now if it was only located; None without one, and after a failed read."""
+        """The next batch, read from its file if it was only located; None if there is none or the read failed."""
         waiting = self._waiting
         if waiting and isinstance(waiting[0], Place):
             place = waiting[0]
@@ -492,7 +492,7 @@ class PartitionState:
             except NearReadFailed as error:
                 self._failure = error
                 return None
-            # The other thread appends behind these, and does nothing else.
+            # No lock: the loop's thread only appends at the other end.
             waiting.popleft()
             if rest is not None:
                 waiting.appendleft(rest)
@@ -505,15 +505,15 @@ class PartitionState:
         return front
 
     def _enter_epoch(self, epoch: int, start: int) -> None:
-        if epoch < 0 or 0 <= self.compared_epoch < epoch:  # no checksum covers it: newer than its leader, it is damaged
+        if epoch < 0 or 0 <= self.compared_epoch < epoch:  # the checksum does not cover it: it may be damaged
             self.epochs = EpochHistory()
             return
         entries = self.epochs.entries
-        self.epochs = EpochHistory(entries[-MAX_EPOCHS + 1 :])  # a new one: another thread may be reading the old one
+        self.epochs = EpochHistory(entries[-MAX_EPOCHS + 1 :])  # a copy: another thread may be reading the old one
         self.epochs.assign(epoch, start)
 
     def _opened(self, batch: FetchedBatch, records: int) -> None:
-        """Count a batch and the records of it that the user gets."""
+        """Remove the opened batch from the queue; count it, and the records of it that the user gets."""
         self._waiting.popleft()
         header = batch.header
         size = header.size
@@ -529,12 +529,12 @@ class PartitionState:
 
 
 def _of(batch: FetchedBatch, error: RaylogError) -> RaylogError:
-    """The error of a batch that cannot be opened; one read from a file is fetched from its leader first."""
+    """The error for a batch that cannot be opened; NearReadFailed if it came from a file: it is fetched then."""
     if batch.is_near and isinstance(error, CorruptMessage):
         return NearReadFailed(error.message)
     return error
 
 
 def _is_skipped(batch: FetchedBatch, wanted: int) -> bool:
-    """Whether a batch has no records for the user: it is hidden, or all of it lies below the position."""
+    """Whether a batch has no records for the user: it is hidden, or wholly below the position."""
     return batch.is_hidden or batch.header.next_offset <= wanted

@@ -1,7 +1,7 @@
-"""Start positions of partitions: the committed offset, or by auto_offset_reset. Used by `engine.py`.
+"""Finds the start positions of partitions: the committed offset, or by auto_offset_reset. Used by `engine.py`.
 
-Each partition gets its position when its own leader has answered: one without a leader holds up no other. May touch:
-the network.
+Each partition gets its position as soon as its own leader has answered: a partition without a leader delays no other.
+May touch: the network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POLICIES = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class PositionFinder:
-    """Looks up missing positions."""
+    """Looks up the positions of partitions that have none."""
 
     def __init__(
         self,
@@ -56,10 +56,10 @@ class PositionFinder:
         self._on_end = on_end
         self._on_error = on_error
         self._sought: set[PartitionState] = set()
-        """The partitions of all searches under way."""
+        """The partitions whose positions are being looked up."""
 
     def begin(self) -> None:
-        """Start looking up missing positions that no search under way is for."""
+        """Start to look up all missing positions that are not being looked up yet."""
         lacking = [
             state for state in self._assignment.states.values() if state.position is None and state not in self._sought
         ]
@@ -72,14 +72,17 @@ class PositionFinder:
         self._on_end()
 
     async def _search(self, states: list[PartitionState]) -> None:
-        """Look up these positions, until they are there or only the user can resolve the error."""
+        """Look up these positions, until they are found or an error needs the user."""
         await side_by_side(self._find, await self._settled(states))
 
     def _lacks(self, state: PartitionState) -> bool:
         return state.position is None and self._assignment.states.get(state.partition) is state
 
     async def _settled(self, states: Sequence[PartitionState]) -> list[PartitionState]:
-        """Look up the committed offsets, with backoff, and where else to begin; those that can go on."""
+        """Look up committed offsets, and decide where to begin without one; return the partitions without an error.
+
+        Retried with backoff. A partition that may begin nowhere (auto_offset_reset=none) is reported and left out.
+        """
         backoff = self._backoff()
         while True:
             open_ones = [each for each in states if self._lacks(each) and each.start in (Start.COMMITTED, Start.FIRST)]
@@ -105,13 +108,13 @@ class PositionFinder:
         return [each for each in states if each not in lost]
 
     def _is_final(self, error: RaylogError) -> bool:
-        """Report an error that is about a topic, or that no repetition heals; whether it is of the latter."""
+        """Whether a retry is useless. Reports such an error to the user, and one about a whole topic."""
         if not error.retriable or "topic" in error.details:
             self._on_error(error)
         return not error.retriable
 
     async def _settle(self, states: list[PartitionState]) -> None:
-        """One attempt; states without an answer stay unchanged. Sessions guard against a concurrent seek."""
+        """Make one attempt. A state that was moved meanwhile, as by a seek, has another session and stays as it is."""
         sessions = {state: state.session for state in states}
         at_committed = {state.partition: state for state in states if state.start is Start.COMMITTED}
         if at_committed:
@@ -123,7 +126,7 @@ class PositionFinder:
                 if offset is None:
                     state.start = Start.FIRST
                 else:
-                    state.topic_id = offset.topic_id  # if another topic has the name by now, the fetcher begins again
+                    state.topic_id = offset.topic_id  # if it differs from the current one, the fetcher begins again
                     self._set_position(state, offset.offset, offset.leader_epoch)
         first = [state for state in states if state.start is Start.FIRST and state.position is None]
         new = await self._new_ones(first)
@@ -132,7 +135,7 @@ class PositionFinder:
                 state.start = Start.EARLIEST if state.partition in new else Start.POLICY
 
     async def _new_ones(self, states: list[PartitionState]) -> set[TopicPartition]:
-        """Those that did not exist when this consumer subscribed, or its group began to read their topic."""
+        """The partitions created after this consumer subscribed, or after its group began to read their topic."""
         if self._config.auto_offset_reset != "latest" or not states:
             return set()
         await self._newcomers.settled(self._timeout_s)
@@ -153,7 +156,7 @@ class PositionFinder:
         return new
 
     async def _find(self, state: PartitionState) -> None:
-        """Look up one position by the partition's leader."""
+        """Look up one position at the partition's leader, with retries."""
         backoff = self._backoff()
         while self._lacks(state):
             session, timestamp_ms = state.session, self._timestamp(state)

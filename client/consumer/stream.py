@@ -1,7 +1,7 @@
-"""A run of fetches from one leader, each sent in the loop iteration that received the last answer.
+"""A run of fetches from one leader. Each is sent in the same loop iteration in which the previous answer arrived.
 
-No task is woken between two answers: the next request leaves together with the wake-up of the user's thread. Made by
-`fetcher.py`, runs on its loop. May touch: the network, timers.
+No task has to wake up between two fetches: the next request is sent together with the wake-up of the user's thread.
+Made by `fetcher.py`, runs on its loop. May touch: the network, timers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, Ne
 from raylog.rpc import Connection, Reply
 
 LONG_WAIT_MS = 20_000
-"""How long a fetch waits at most at the end of a silent partition, unless the user has it wait longer.
+"""The longest wait of a fetch at the end of a silent partition, unless fetch_max_wait_ms is longer.
 
-Each answer ends the leader's doze. The price of the wait is how late a leader that hangs is noticed.
+A long wait lets the leader doze, since each answer wakes it. Its cost: a leader that hangs is noticed later.
 """
 
 
 def wait_ms(last_ms: int | None, config: ConsumerConfig, *, is_asleep: bool, has_records: bool) -> int:
-    """Return how long the next fetch waits at the end of the log; `last_ms`: the fetch before, None = there is none.
+    """How long the next fetch may wait at the end of the log; `last_ms`: the wait of the last fetch, None = none yet.
 
-    A partition that sleeps is waited for long at once: it has been silent, and its wake ends the wait. One that is
-    awake is waited for twice as long after each empty answer, so about as long as it has been silent. A user who lets
-    `fetch_min_bytes` gather, or fetches without a wait, gets just that.
+    For a sleeping partition it is long at once: it has been silent, and its waking ends the wait. For others it doubles
+    after each empty answer, so it is about as long as the partition has been silent. With `fetch_min_bytes` above 1, or
+    a fetch_max_wait_ms of 0, it stays fetch_max_wait_ms.
     """
     first_ms = config.fetch_max_wait_ms
     if is_asleep and first_ms:
@@ -44,7 +44,7 @@ def wait_ms(last_ms: int | None, config: ConsumerConfig, *, is_asleep: bool, has
 
 
 class FetchStream:
-    """Fetches of one partition, in one session, from one leader. Call `run` once."""
+    """Fetches one partition, in one of its sessions, from one leader. Call `run` once."""
 
     def __init__(
         self,
@@ -58,9 +58,10 @@ class FetchStream:
         look_for_leader: Callable[[], Awaitable[None]],
         suspect_s: float,
     ) -> None:
-        """`goes_on` is called after each answer; `look_for_leader` is awaited while an answer is late by `suspect_s`.
+        """`goes_on` decides after each answer whether to fetch again.
 
-        A changed leader is reported through `end`.
+        `look_for_leader` is awaited, again and again, while an answer is late by `suspect_s`; if it finds another
+        leader it calls `end`.
         """
         self.state = state
         self.connection = connection
@@ -83,7 +84,7 @@ class FetchStream:
         """Whether the last answer had records."""
 
     async def run(self) -> None:
-        """Fetch until `goes_on` returns False, or the session is over. Raises the error of a failed fetch."""
+        """Fetch until `goes_on` returns False or the session is over. Raises the error of a failed fetch."""
         if self.state.fetch_offset < 0:
             return  # the position was dropped while the leader was looked up
         self._fetch()
@@ -96,7 +97,7 @@ class FetchStream:
                 self._watch.cancel()
 
     def is_led_by(self, found: PartitionInfo) -> bool:
-        """Whether newer metadata name the leader that is fetched from; they replace the older."""
+        """Whether this metadata still names the leader that is fetched from; if so it is kept as the newest."""
         if found is not self.leader:
             if _leadership(found) != _leadership(self.leader):
                 return False
@@ -104,7 +105,7 @@ class FetchStream:
         return True
 
     def end(self, error: Exception | None = None) -> None:
-        """Let `run` return, or raise; a later answer is dropped."""
+        """Have `run` return, or raise this error; a later answer is dropped."""
         if self._ended.done():
             return
         if error is None:
@@ -138,7 +139,7 @@ class FetchStream:
             return
         try:
             self._take_in(method.read_reply(answer.args), answer.payload)
-        except Exception as failure:  # any error in an answer: without an end, `run` would wait without a limit
+        except Exception as failure:  # any error: otherwise `run` would wait in vain
             self.end(failure)
 
     def _take_in(self, reply: FetchReply | FetchNearReply, payload: memoryview) -> None:
@@ -164,7 +165,7 @@ class FetchStream:
         self.has_answered = True
         self.has_records = bool(rows) or len(payload) > 0
         if self.has_records:
-            # First: the user's thread wakes up meanwhile, and gets the interpreter's lock when the request is written.
+            # Before the next request: the user's thread wakes up while this thread writes it, and then gets the GIL.
             self._on_data()
         if self._goes_on(self):
             self._choose_wait()
@@ -175,17 +176,17 @@ class FetchStream:
     def _choose_wait(self) -> None:
         before_ms = self._wait_ms
         self._wait_ms = wait_ms(before_ms, self._config, is_asleep=self.leader.is_asleep, has_records=self.has_records)
-        if self._wait_ms < before_ms and self._watch is None:  # the timer is set for the longer wait
+        if self._wait_ms < before_ms and self._watch is None:  # the timer was set for the longer wait
             self._timer.cancel()
             self._timer = self._loop.call_later(self._patience_s, self._look)
 
     @property
     def _patience_s(self) -> float:
-        """How long after a fetch its leader becomes suspect."""
+        """How long after a fetch was sent its leader becomes suspect."""
         return self._suspect_s + self._wait_ms / 1000
 
     def _look(self) -> None:
-        """Look for another leader when the answer is late; else check again when it would be."""
+        """Look for another leader if the answer is late; otherwise set the timer to when it would be."""
         left_s = self._sent_s + self._patience_s - self._loop.time()
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._look)
@@ -206,7 +207,7 @@ def _leadership(info: PartitionInfo) -> tuple[object, ...]:
 
 
 def _add_places(state: PartitionState, session: int, rows: Sequence[NearSlice], aborted: AbortedBatches | None) -> bool:
-    """Open the file that the leader has named, and queue its batches. Raises NearReadFailed."""
+    """Open the files that the leader has named, and queue places in them. Raises NearReadFailed."""
     places = open_places(rows, state.segment_file, state.partition, aborted)
     state.segment_file = places[-1].file
     return state.add_places(session, places, next_offset=rows[-1].next_offset)

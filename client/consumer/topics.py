@@ -1,4 +1,4 @@
-"""The topics of a subscription: those that match a pattern, and without a group all their partitions.
+"""Finds the topics that match a subscribed pattern, and, without a group, assigns all partitions of the topics.
 
 Owned by `engine.py`, on its loop. May touch: the network.
 """
@@ -22,13 +22,13 @@ from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
 
 DISCOVERY_MS = 2_000
-"""Topics and partitions that the cluster gets are noticed after so long, where no coordinator reports them.
+"""Interval at which new topics and partitions are looked for, when no coordinator reports them.
 
-It is cheap: a broker answers in a few bytes while nothing has changed."""
+It is cheap: while nothing has changed, a broker answers with a few bytes."""
 
 
 class SubscribedTopics:
-    """Keeps the topics of a pattern up to date; assigns all partitions where no group shares them."""
+    """Keeps the topics of a pattern up to date; assigns all partitions of a consumer without a group."""
 
     def __init__(
         self,
@@ -42,7 +42,10 @@ class SubscribedTopics:
         on_error: Callable[[RaylogError], None],
         notify: Callable[[], None],
     ) -> None:
-        """`own` starts a task that ends with the consumer, `keep` one that goes on; `on_error` is for the user."""
+        """`own` starts a task, `keep` one that is started again if it is cancelled; both end with the consumer.
+
+        `on_error` gets errors for the user.
+        """
         self._cluster = cluster
         self._config = config
         self._assignment = assignment
@@ -57,7 +60,7 @@ class SubscribedTopics:
         self._learning: asyncio.Task[None] | None = None
 
     def follow(self, pattern: re.Pattern[str], on_topics: Callable[[], None]) -> None:
-        """Subscribe to the topics that match, and look for new ones periodically; `on_topics`: they are others now."""
+        """Keep the subscription to the topics that match the pattern; call `on_topics` when they change."""
         self._newcomers.follow_pattern()
         if self._following is not None:
             self._following.cancel()
@@ -114,7 +117,7 @@ class SubscribedTopics:
         return self._config.request_timeout_ms / 1000
 
     async def _discover(self, topics: frozenset[str]) -> None:
-        """Notice partitions that these topics get, while they are subscribed to."""
+        """While these topics are subscribed to, fetch their metadata periodically, to notice new partitions."""
         version = -1
         while self._assignment.topics == topics:
             try:
@@ -125,7 +128,7 @@ class SubscribedTopics:
             await asyncio.sleep(self._pause_ms / 1000)
 
     def assign_all(self) -> bool:
-        """Assign all partitions of the subscribed topics; True when they are others than before."""
+        """Assign all partitions of the subscribed topics; True if that changed the assignment."""
         if self._assignment.pattern is None and self._discovered != self._assignment.topics:
             self._discovered = self._assignment.topics
             if self._discovering is not None:

@@ -1,8 +1,8 @@
-"""Log truncation (KIP-320): whether a new leader has the records that a consumer has read, and the reset if not.
+"""Log truncation (KIP-320): detects that a new leader lacks records that a consumer has read, and moves its position.
 
-After a clean election it has. After an unclean one its log may be shorter, or hold other records at the same offsets: a
-consumer that simply continued would read another history from its middle. Used by `fetcher.py` and
-`engine.py`. May touch: the network.
+After a clean election no record is missing. After an unclean one the log may be shorter, or hold other records at the
+same offsets: a consumer that just continued would miss records of the new history. Used by `fetcher.py`, `engine.py`.
+May touch: the network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class CreatedAgain(RetriableError):
-    """The topic was deleted and created again, with this id. Not for users: their next poll begins with the new one."""
+    """The topic was deleted and created again, with this id. Users do not get it: the next poll reads the new topic."""
 
     def __init__(self, topic_id: str, start: Start) -> None:
         super().__init__(f"The topic was created again, with the id {topic_id}.")
@@ -32,7 +32,7 @@ class CreatedAgain(RetriableError):
 
 
 def must_compare(state: PartitionState, leader_epoch: int) -> bool:
-    """Whether the records read so far have to be compared with this epoch's leader before the next fetch from it."""
+    """Whether the log of this epoch's leader has to be compared with the records read, before a fetch from it."""
     if leader_epoch <= state.compared_epoch:
         return False
     if state.epochs.latest < 0 and not state.buffered_bytes:
@@ -44,15 +44,16 @@ def must_compare(state: PartitionState, leader_epoch: int) -> bool:
 async def has_what_was_read(
     state: PartitionState, leader: PartitionInfo, connection: Connection, timeout_s: float
 ) -> bool:
-    """Compare with the leader; False when it lacks records, which `take` then raises, or after a concurrent seek.
+    """Compare with the leader's log. False = it lacks records (`take` then raises LogTruncation), or a seek came first.
 
-    Everything buffered has to be opened, so that the newest of `epochs` is that of the record before `fetch_offset`.
+    All buffered batches have to be opened before: then the newest of `epochs` is that of the record before
+    `fetch_offset`.
     """
     session, offset, epoch = state.session, state.fetch_offset, state.epochs.latest
     try:
         divergent = await _divergence(state, leader, connection, timeout_s)
     except InvalidRequest:
-        divergent = offset  # a leader of the first release, which has no such request
+        divergent = offset  # a leader of the first release does not have this request
     if state.session != session:
         return False
     state.compared_epoch = leader.leader_epoch
@@ -73,9 +74,10 @@ async def has_what_was_read(
 async def _divergence(state: PartitionState, leader: PartitionInfo, connection: Connection, timeout_s: float) -> int:
     """The first offset at which the leader's log may differ from what was read; `fetch_offset` if nothing differs.
 
-    The first request is for the newest epoch read. A leader without it names its own epoch before, and where that ends;
-    when nothing of that epoch was read either, the next request is for the epoch read before, as a follower's is
-    (KIP-279). Kafka's consumers send one request, and skip what lies between after two unclean elections.
+    The first request is for the newest epoch read. A leader that lacks this epoch answers with its own largest epoch
+    below, and where that ends. If nothing of that epoch was read either, the next request is for the largest epoch read
+    below it, as a follower does (KIP-279). Kafka's consumers send only one request, and so may miss a divergence after
+    two unclean elections.
     """
     deadline = Deadline(timeout_s)
     session, offset, epochs = state.session, state.fetch_offset, state.epochs
@@ -90,17 +92,17 @@ async def _divergence(state: PartitionState, leader: PartitionInfo, connection: 
 
 
 def repair(state: PartitionState, *, resets: bool) -> bool:
-    """Recover a partition from its pending error; True when it has another position to fetch from now.
+    """Recover a partition from its pending error; True if it has to be fetched from its new position.
 
-    ``resets``: positions outside the log are reset by auto_offset_reset. A truncated one moves to where the histories
-    diverge, as in Kafka: records before it were read already.
+    ``resets``: a position outside the log is reset by auto_offset_reset. After a truncation the position moves to where
+    the histories diverge, as in Kafka: records before that were read already.
     """
     failure = state.failure
     if isinstance(failure, CreatedAgain):
         state.begin_again(failure.topic_id, failure.start)
     elif isinstance(failure, LogTruncation) and resets:
         divergent = failure.details["divergent_offset"]
-        assert isinstance(divergent, int)  # it is made above
+        assert isinstance(divergent, int)  # set in `has_what_was_read`
         logger.warning("%s Reading goes on there.", failure.message)
         state.return_to(divergent)
     elif isinstance(failure, OffsetOutOfRange) and resets:

@@ -1,8 +1,7 @@
-"""Bodies of record batches from Arrow columns: what `Producer.send_arrow` sends. Needs pyarrow and numpy.
+"""Encodes Arrow columns as bodies of record batches, for `Producer.send_arrow`. Needs pyarrow and numpy.
 
 The rows are ordered by partition, then cut into batches, and each column of a batch is encoded as a whole: byte strings
-of one length by numpy, in one copy; those of different lengths as slices of the column's buffer, which msgspec writes.
-Pure.
+of equal length by numpy, in one copy; others as slices of the column's buffer, by msgspec. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 STICKY = -1
-"""In place of a partition: the current one for records without key."""
+"""Instead of a partition number: the sticky partition, for records without a key."""
 _NIL = b"\xc0"
 _FOUR_COLUMNS = b"\x94"
 _encode = msgspec.msgpack.Encoder().encode
@@ -37,7 +36,7 @@ def header_type() -> Any:
 
 
 class ArrowColumns(NamedTuple):
-    """Arrow arrays of equal length; None = all null. `timestamps_ms` has no nulls, `headers` are of `header_type`."""
+    """Arrow arrays of equal length; None = all null. `timestamps_ms` has no nulls, `headers` has `header_type`."""
 
     values: Any
     keys: Any = None
@@ -45,7 +44,7 @@ class ArrowColumns(NamedTuple):
     timestamps_ms: Any = None
 
     def taken(self, rows: Any) -> ArrowColumns:
-        """Some rows, in this order."""
+        """The rows with these indexes, in this order."""
         return ArrowColumns(*(None if column is None else column.take(rows) for column in self))
 
     def headers_of_rows(self) -> list[list[tuple[str, bytes | None]] | None]:
@@ -58,12 +57,12 @@ class ArrowColumns(NamedTuple):
         ]
 
     def part(self, first: int, end: int) -> ArrowColumns:
-        """The rows from `first` up to `end`."""
+        """The rows from `first` up to, not including, `end`."""
         return ArrowColumns(*(None if column is None else column.slice(first, end - first) for column in self))
 
 
 def partitions_of(keys: Any, partitions: Any, rows: int, count: int) -> NDArray[int32]:
-    """The partition of each row: the one named, else that of its key, else STICKY. `partitions` may have nulls."""
+    """The partition of each row: from `partitions` (may have nulls), else by its key, else STICKY."""
     chosen: NDArray[int32] = np.full(rows, STICKY, dtype=np.int32)
     if keys is not None and keys.null_count < rows:
         data, starts, lengths = _bytes_of(keys)
@@ -79,7 +78,7 @@ def partitions_of(keys: Any, partitions: Any, rows: int, count: int) -> NDArray[
 
 
 def by_partition(columns: ArrowColumns, chosen: NDArray[int32]) -> Iterator[tuple[int, ArrowColumns]]:
-    """The rows of each partition, in their order."""
+    """Each partition with its rows, which keep their order."""
     if not len(chosen):
         return
     if (chosen == chosen[0]).all():
@@ -95,9 +94,9 @@ def by_partition(columns: ArrowColumns, chosen: NDArray[int32]) -> Iterator[tupl
 def bodies_of(
     columns: ArrowColumns, *, limit: int, largest: LargestRecord, compression: int, now_ms: int
 ) -> Iterator[EncodedBody]:
-    """The batches of one partition, of at most `limit` bytes and at least one record each.
+    """The batches of one partition, each of at most `limit` bytes but at least one record.
 
-    Raises RecordTooLarge, before anything is yielded, for a record over the limit.
+    Raises RecordTooLarge for a too large record, before anything is yielded.
     """
     sizes = sizes_of(columns)
     over = np.flatnonzero(sizes > largest.check_from)
@@ -114,7 +113,7 @@ def bodies_of(
 
 
 def sizes_of(columns: ArrowColumns) -> NDArray[int64]:
-    """Bytes of each record as the producer counts them."""
+    """The size of each record in bytes, as the producer counts it (uncompressed)."""
     sizes: NDArray[int64] = np.full(len(columns.values), RECORD_OVERHEAD_BYTES, dtype=np.int64)
     for column in (columns.values, columns.keys):
         if column is not None:
@@ -161,7 +160,7 @@ def _encoded_deltas(deltas: NDArray[int64]) -> bytes:
     low, high = int(deltas.min()), int(deltas.max())
     if low == high == 0:
         return _NIL
-    if low >= 0 and high < 128:  # msgpack writes these as themselves
+    if low >= 0 and high < 128:  # msgpack encodes these as one byte with the same value
         return _array_head(len(deltas)) + deltas.astype(np.uint8).tobytes()
     return _encode(deltas.tolist())
 
@@ -219,7 +218,7 @@ def _as_bytes(entry: str | bytes | None) -> bytes | None:
 
 
 def _bytes_of(column: Any) -> tuple[NDArray[uint8], NDArray[int64], NDArray[int64]]:
-    """The buffer of a binary or text column, and where each entry begins and how long it is; a null has no bytes."""
+    """The buffer of a binary or text column, and the start and length of each entry; a null has length 0."""
     rows = len(column)
     _, places, content = column.buffers()
     wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)

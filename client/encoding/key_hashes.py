@@ -1,7 +1,7 @@
-"""Kafka's murmur2 of a whole column of keys, without a Python object for a key. Pure; used by `arrow_columns`.
+"""Kafka's murmur2 of a whole column of keys, without a Python object per key. Pure; used by `arrow_columns`.
 
-numpy computes the hash word by word for all keys at once: the work is in proportion to the longest key. Keys over
-`VECTOR_BYTES` are hashed one by one by the C library.
+numpy computes the hash word by word for all keys at once, so the number of steps depends on the longest key. Keys over
+`VECTOR_BYTES` are therefore hashed one by one by the C library.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 VECTOR_BYTES = 256
-"""Longest key that is hashed with the others."""
+"""The longest key that numpy hashes together with the others."""
 _M: Any = 0x5BD1E995
-"""Of Python, so that arithmetic with a column stays within 32 bits."""
+"""A Python integer, so that arithmetic with a uint32 column stays within 32 bits."""
 _POSITIVE: Any = 0x7FFFFFFF
 
 
 def hashes_of_keys(data: NDArray[uint8], starts: NDArray[int64], lengths: NDArray[int64]) -> NDArray[uint32]:
-    """Of each key, `lengths` bytes of `data` from `starts` on, its murmur2 made positive, as Kafka computes it."""
+    """Kafka's positive murmur2 of each key, which is `lengths` bytes of `data` from `starts` on."""
     found: NDArray[uint32] = np.empty(len(starts), dtype=np.uint32)
     long = np.flatnonzero(lengths > VECTOR_BYTES)
     for row in long.tolist():
@@ -66,7 +66,7 @@ def _with_word(mixed: NDArray[uint32], word: NDArray[uint32]) -> NDArray[uint32]
 
 
 def _bytes_at(data: NDArray[uint8], at: NDArray[int64], count: int) -> NDArray[uint32]:
-    """Little-endian integers of `count` bytes from each position on."""
+    """The little-endian integer of `count` bytes at each position."""
     word: NDArray[uint32] = data[at].astype(np.uint32)
     for number in range(1, count):
         word |= data[at + number].astype(np.uint32) << 8 * number

@@ -1,4 +1,4 @@
-"""pyarrow and numpy, imported on first use: a client that sends no Arrow columns does not pay for them."""
+"""pyarrow and numpy, imported on first use: a client without Arrow columns does not load them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class _Library:
-    """Stands for a module; its first attribute imports it. Raises ImportError where it is not installed."""
+    """Stands for a module, which is imported when an attribute is used. Raises ImportError if it is not installed."""
 
     def __init__(self, name: str) -> None:
         self._name = name

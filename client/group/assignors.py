@@ -1,8 +1,8 @@
-"""The assignors by name, what `partition_assignment_strategy` means, and the check of what an assignor returns.
+"""The built-in assignors by name, the reading of `partition_assignment_strategy`, the check of an assignor's result.
 
-Laws of the built-in ones: every existing partition of a subscribed topic goes to exactly one of its subscribers
-(`cooperative-sticky`: or to none, while another member still owns it); no member gets a partition of a topic it did not
-subscribe to; the result depends only on the arguments (not on their order). Called by the client that leads a group.
+Invariants of the built-in ones: every existing partition of a subscribed topic goes to exactly one of its subscribers
+(`cooperative-sticky`: or to none, while another member still owns it); no member gets a partition of a topic that it
+does not subscribe to; the result depends only on the arguments, not on their order. Called by a group's leader.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from raylog.core.ids import TopicPartition
 
 
 class RangeAssignor(PartitionAssignor):
-    """By topic: each subscriber gets one run of neighbouring partitions; the first ones get one more when uneven.
+    """Per topic, each subscriber gets one range of partitions; the first subscribers get one more if it is uneven.
 
-    Topics with equal counts and subscribers are cut alike, so partition n of each goes to one member (joins by key).
+    Topics with the same count and subscribers are divided alike: partition n of all of them goes to the same member,
+    which can therefore join their records by key.
     """
 
     name: ClassVar[str] = "range"
 
     def assign(self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-        """Cut each topic's partitions into runs."""
+        """Divide each topic's partitions into ranges."""
         result: Assignment = {member: [] for member in subscriptions}
         for topic, members in subscribers_of(subscriptions, partition_counts).items():
             each, extra = divmod(partition_counts[topic], len(members))
@@ -41,12 +42,12 @@ class RangeAssignor(PartitionAssignor):
 
 
 class RoundRobinAssignor(PartitionAssignor):
-    """All partitions of all topics are dealt one by one around the members, skipping those that do not subscribe."""
+    """Deals the partitions of all topics one by one to the members in turn, skipping those that do not subscribe."""
 
     name: ClassVar[str] = "roundrobin"
 
     def assign(self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-        """Deal the partitions."""
+        """Deal the partitions to the members in turn."""
         result: Assignment = {member: [] for member in subscriptions}
         wanted = {member: frozenset(subscription.topics) for member, subscription in subscriptions.items()}
         order = in_order(subscriptions)
@@ -67,9 +68,10 @@ ASSIGNORS: Final[Mapping[str, type[PartitionAssignor]]] = {
 
 
 def strategies_of(choice: Any) -> tuple[PartitionAssignor, ...]:
-    """The assignors of `partition_assignment_strategy`: names, subclasses, objects, or dotted names of these, in order.
+    """The assignors that `partition_assignment_strategy` lists, in order.
 
-    Raises InvalidConfig for an unknown name, for anything else, and where a member has no assignor or two of one name.
+    An entry is a built-in name, a subclass or object, or the dotted name of one. Raises InvalidConfig for anything
+    else, for an empty list, and for two assignors of one name.
     """
     if isinstance(choice, str):
         choice = [name.strip() for name in choice.split(",") if name.strip()]
@@ -84,10 +86,10 @@ def strategies_of(choice: Any) -> tuple[PartitionAssignor, ...]:
 
 
 def rebalance_protocol_of(assignors: Sequence[PartitionAssignor]) -> RebalanceProtocol:
-    """The most advanced protocol that all assignors of a member know, as in Kafka.
+    """The most advanced protocol that all assignors of a member support, as in Kafka.
 
-    So a member with `cooperative-sticky` and `range` rebalances eagerly: a group changes over in two rolling restarts.
-    Raises InvalidConfig where they have none in common.
+    So a member with `cooperative-sticky` and `range` rebalances eagerly. This lets a group change from one to the other
+    in two rolling restarts. Raises InvalidConfig if the assignors have no protocol in common.
     """
     common = frozenset.intersection(*(frozenset(each.rebalance_protocols) for each in assignors))
     if not common:
@@ -106,10 +108,10 @@ def assign(
     *,
     is_cooperative: bool = False,
 ) -> Assignment:
-    """Run the assignor of that name, and check what it returns; topics missing in `partition_counts` are left out.
+    """Run the assignor of that name, and check its result. Topics that are not in `partition_counts` get no assignment.
 
-    `is_cooperative`: members keep what they own meanwhile. Raises InconsistentGroupProtocol when there is no such
-    assignor, AssignorFailed when it raises or returns what no group can use.
+    `is_cooperative`: members keep their partitions during the rebalance. Raises InconsistentGroupProtocol if there is
+    no such assignor, AssignorFailed if it raises or returns an invalid assignment.
     """
     known = {each.name: each for each in assignors}
     if name not in known:
@@ -117,7 +119,7 @@ def assign(
     try:
         returned = known[name].assign(subscriptions, partition_counts)
         given = {member: list(dict.fromkeys(TopicPartition(*each) for each in returned[member])) for member in returned}
-    except USER_ERRORS as error:  # any error of the user's class
+    except USER_ERRORS as error:  # the user's class may raise anything
         raise AssignorFailed(
             f"The assignor {name!r} raised ({type(error).__name__}: {error}); no partition was assigned. Correct its "
             "assign(): it returns partitions by member id.",
@@ -138,7 +140,7 @@ def _fault(
     *,
     is_cooperative: bool,
 ) -> str | None:
-    """What is wrong with an assignment, or None."""
+    """Describe what is wrong with an assignment; None = nothing."""
     owners = {partition: member for member, each in subscriptions.items() for partition in each.owned if is_cooperative}
     for member, partitions in given.items():
         if member not in subscriptions:

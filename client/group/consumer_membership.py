@@ -1,8 +1,8 @@
 """One member of a group of the consumer protocol (KIP-848) as a pure state machine.
 
-The coordinator assigns; heartbeats carry subscription and partitions held up, and the assignment down. The member's
-whole duty: give up what its assignment no longer lists, then say so; take what is new in it. `consumer_session.py`
-sends the requests and calls the listener; the simulator runs this machine too. Pure.
+The coordinator assigns. A heartbeat carries the member's subscription and its owned partitions; the answer carries the
+assignment. The member gives up partitions that are no longer assigned, confirms that with a heartbeat, and takes new
+ones. `consumer_session.py` sends the requests and calls the listener; the simulator runs this machine too. Pure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHea
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 PAUSE_EPOCH: Final = -2
-"""Epoch in the last heartbeat of a static member: its place is kept until its session ends."""
+"""Member epoch in the last heartbeat of a static member: its assignment is kept until the session timeout."""
 NO_EPOCH: Final = -1
 
 _LOST: Final = Reaction(forget=Forget.GENERATION, rejoin=True)
@@ -38,8 +38,9 @@ CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
     (Call.HEARTBEAT, FencedMemberEpoch): _LOST,
     (Call.HEARTBEAT, UnknownMemberId): _LOST,
     (Call.HEARTBEAT, FencedInstanceId): _FENCED,
-    (Call.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is on its way
-    # A process that died without leaving is there until its session ends; after that it is a living one.
+    (Call.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is in flight
+    # A dead process keeps its instance id until its session times out. `ConsumerSession` raises the error after that
+    # time: then a living process has the id.
     (Call.HEARTBEAT, UnreleasedInstanceId): _AGAIN,
     (Call.COMMIT, UnknownMemberId): _LOST,
     (Call.COMMIT, FencedInstanceId): _FENCED,
@@ -48,7 +49,7 @@ CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
 
 
 def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
-    """The table's row; an error without one is retried if its flags allow that, and fatal otherwise."""
+    """The reaction from the table; an error without a row is retried if its flags allow it, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = CONSUMER_REACTIONS.get((call, kind))
         if found is not None:
@@ -58,27 +59,27 @@ def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a member is about to hold in place of what it holds."""
+    """One step of a member from the partitions that it has to those that it is assigned."""
 
     partitions: Mapping[TopicPartition, str]
-    """The topic id of each partition that it holds afterwards."""
+    """The partitions that it has afterwards, with their topic ids."""
     is_lost: bool
-    """What goes belongs to others already, and is not committed."""
+    """Whether others may already have the partitions given up: their offsets are not committed."""
     announces: bool
-    """The listener learns what has come, even if that is nothing."""
+    """Whether the listener is called for the new partitions, even if there are none."""
 
 
 class ConsumerMembership:
-    """One member, through as many joins as it takes.
+    """One member of the consumer protocol; it joins again after it was fenced or removed.
 
-    Its process takes time to change what it holds: it commits, and calls the listener. Whatever the coordinator answers
-    meanwhile is for the next change.
+    A change of its partitions takes time, because the process commits offsets and calls the listener. An assignment
+    that arrives meanwhile waits for the next change.
     """
 
     is_cooperative = True
-    """It keeps what it holds while the group rebalances."""
+    """It keeps its partitions while the group rebalances."""
     is_joining = False
-    """No round stops its commits."""
+    """As in `Membership`; here no rebalance ever stops its commits."""
 
     def __init__(
         self,
@@ -92,7 +93,7 @@ class ConsumerMembership:
         rebalance_timeout_ms: int = 300_000,
         max_wait_ms: int = 3_000,
     ) -> None:
-        """``member_id`` is unique; ``max_wait_ms``: how long the coordinator may hold an answer without news back."""
+        """``member_id`` is unique; ``max_wait_ms``: how long the coordinator may wait for news before it answers."""
         self.group = group
         self.member_id = member_id
         self.client_id = client_id
@@ -104,26 +105,26 @@ class ConsumerMembership:
         self.epoch = JOIN_EPOCH
         self.sequence = 0
         self.owned: dict[TopicPartition, str] = {}
-        """The topic id of each partition that it holds, or is giving up."""
+        """The partitions that it has or is giving up, with their topic ids."""
         self.change: Change | None = None
-        """The change that is under way, see :meth:`begin_change`."""
+        """The change under way, from `begin_change` to `end_change`; None = none."""
         self.assigned: dict[TopicPartition, str] | None = None
-        """The same of what the coordinator assigned last; None = it has not."""
+        """The partitions that the coordinator assigned last, with their topic ids; None = no assignment yet."""
         self.lost = False
-        """What it holds may belong to others: nothing may be committed for it."""
+        """Whether others may already have its `owned` partitions: nothing may be committed for them."""
         self.fenced: RaylogError | None = None
-        """Another process has this member's instance id: it must never join again."""
+        """The error that says that another process has this instance id: this member must never join again."""
         self.rejoin_reason: str | None = "it is new"
         self._known_topics: tuple[str, ...] | None = None
-        """The subscription that the coordinator knows; None = it may know none."""
+        """The subscription that the coordinator has confirmed; None = perhaps none."""
         self._owes_report = False
-        """The last assignment is to be confirmed, once it is in force."""
+        """Whether the last assignment has to be confirmed as soon as it is in force."""
         self._is_whole = True
-        """The next heartbeat says everything: an answer may have been lost."""
+        """Whether the next heartbeat has to be a full one, because an answer may have been lost."""
         self._says_topics: tuple[str, ...] | None = None
-        """The subscription in the heartbeat that is under way."""
+        """The subscription in the heartbeat in flight; None = it has none."""
         self._says_report = False
-        """The heartbeat that is under way confirms the last assignment."""
+        """Whether the heartbeat in flight confirms the last assignment."""
         self._answered = 0
         """The sequence of the last heartbeat that was answered."""
 
@@ -131,7 +132,7 @@ class ConsumerMembership:
 
     @property
     def is_stable(self) -> bool:
-        """Whether it is a member, as far as it knows."""
+        """Whether it is a member of the group, as far as it knows."""
         return self.epoch > JOIN_EPOCH
 
     @property
@@ -141,23 +142,23 @@ class ConsumerMembership:
 
     @property
     def commit_identity(self) -> tuple[int, str]:
-        """Epoch and member id for an offset commit; epoch -1: it is no member."""
+        """Member epoch and member id for an offset commit; epoch -1 = not a member."""
         return self.epoch if self.is_stable else NO_EPOCH, self.member_id
 
     @property
     def is_in_force(self) -> bool:
-        """Whether it holds what it is assigned, and no change of that is under way."""
+        """Whether it has exactly the partitions that it is assigned, and no change is under way."""
         return self.change is None and not self.lost and (self.assigned is None or self.owned == self.assigned)
 
     @property
     def _held(self) -> Mapping[TopicPartition, str]:
-        """What it holds, and what it may hold already by the change that is under way."""
+        """The partitions that it has, and those that the change under way may have added already."""
         return self.owned if self.change is None else {**self.owned, **self.change.partitions}
 
     def has_to_speak(self, topics: Collection[str]) -> bool:
-        """Whether a heartbeat has to be sent now, whatever waits: to join, to confirm, or to change topics."""
+        """Whether a heartbeat has to be sent although one is in flight: to join, to confirm, or to change topics."""
         if self.lost or self.fenced is not None:
-            return False  # first it gives up what it has lost
+            return False  # it has to give up lost partitions first, or may not send anything again
         wanted = tuple(sorted(topics))
         changed = self._known_topics is not None and wanted not in (self._known_topics, self._says_topics)
         reports = self._owes_report and self.is_in_force and not self._says_report
@@ -166,7 +167,7 @@ class ConsumerMembership:
     # ------------------------------------------------------------ heartbeats
 
     def heartbeat_request(self, topics: Iterable[str]) -> ConsumerGroupHeartbeatRequest:
-        """The next heartbeat: whole at a join and after an error, else what is new."""
+        """The next heartbeat: full at a join and after an error, otherwise with changes only."""
         wanted = tuple(sorted(topics))
         is_join = self.epoch == JOIN_EPOCH
         says_all = is_join or self._is_whole
@@ -181,7 +182,7 @@ class ConsumerMembership:
         )
 
     def leave_request(self, *, for_good: bool = False) -> ConsumerGroupHeartbeatRequest | None:
-        """The last heartbeat, None when there is nothing to leave. A static member keeps its place for a while."""
+        """The last heartbeat; None if it is not a member. A static member keeps its assignment unless ``for_good``."""
         if not self.is_stable:
             return None
         epoch = LEAVE_EPOCH if for_good or self.instance_id is None else PAUSE_EPOCH
@@ -212,7 +213,7 @@ class ConsumerMembership:
         )
 
     def answered(self, sent: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatReply) -> None:
-        """Apply the answer to a heartbeat; one that a newer one has overtaken changes nothing."""
+        """Apply the answer to a heartbeat; it changes nothing if a newer heartbeat was answered before."""
         if sent.sequence <= self._answered or (sent.member_epoch == JOIN_EPOCH) != (self.epoch == JOIN_EPOCH):
             return
         self._answered = sent.sequence
@@ -231,12 +232,12 @@ class ConsumerMembership:
             self.assigned = assigned
 
     def unanswered(self) -> None:
-        """A heartbeat was given up, or failed: the next one says everything."""
+        """A heartbeat was abandoned or failed: the next one has to be full."""
         self._is_whole = True
         self._says_report, self._says_topics = False, None
 
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
-        """Apply an error. ``generation`` is the epoch of the request; errors of an older one lose nothing."""
+        """Apply an error. ``generation``: the member epoch of the request; errors for an older one lose nothing."""
         reaction = consumer_reaction(call, error)
         if call is Call.HEARTBEAT:
             self.unanswered()
@@ -249,7 +250,7 @@ class ConsumerMembership:
         return reaction
 
     def lose(self, reason: str) -> None:
-        """It is no member any more: what it holds belongs to others. It joins again once that is given up."""
+        """It is no longer a member, and others may get its partitions. It joins again once it has given them up."""
         self.lost = self.lost or bool(self._held)
         self.epoch = JOIN_EPOCH
         self.assigned = None
@@ -261,10 +262,10 @@ class ConsumerMembership:
     # ------------------------------------------------------------ partitions
 
     def begin_change(self) -> Change:
-        """Begin to hold what is assigned; :meth:`end_change` has to follow. Only if it is not in force.
+        """Begin the next step towards the assignment. Call it only while not `is_in_force`, then call `end_change`.
 
-        What was lost, and partitions of a topic that was made again, go before others come: they are not committed, or
-        not under the id that the name has now.
+        Lost partitions, and those of a topic that was created again, are given up first, in a step without new ones:
+        the offsets of lost partitions must not be committed, and the others' not under the topic's new id.
         """
         assigned = self.assigned or {}
         if self.lost or any(assigned.get(each, topic_id) != topic_id for each, topic_id in self.owned.items()):
@@ -277,25 +278,25 @@ class ConsumerMembership:
         return self.change
 
     def end_change(self) -> None:
-        """The change is done: its partitions are held, and no others."""
+        """Record that the change is done: the member has its partitions, and no others."""
         self.owned = {} if self.change is None else dict(self.change.partitions)
         self.change = None
         if not self.owned:
             self.lost = False
 
     def gave_all_back(self) -> None:
-        """Nothing is held any more, whatever was under way."""
+        """Record that the member has given up all partitions; ends a change under way."""
         self.change = None
         self.end_change()
 
 
 def flat(rows: Iterable[TopicPartitions]) -> dict[TopicPartition, str]:
-    """The topic id of each partition."""
+    """The partitions of a message's rows, with their topic ids."""
     return {TopicPartition(row.topic, number): row.topic_id for row in rows for number in row.partitions}
 
 
 def grouped(partitions: Mapping[TopicPartition, str]) -> list[TopicPartitions]:
-    """The rows of a request, in order."""
+    """The rows of a message for these partitions, sorted."""
     found: dict[tuple[str, str], list[int]] = {}
     for (topic, number), topic_id in sorted(partitions.items()):
         found.setdefault((topic_id, topic), []).append(number)

@@ -1,8 +1,8 @@
 """The embedded protocol of releases before 0.3, in msgpack, for groups in which some members still run one. Pure.
 
-Such a member reads nothing else, and its assignments are in msgpack too. So a leader answers each member in the form it
-can read, and a member that gets an assignment in this form knows that its leader could not read Kafka's bytes: it
-joins again with msgpack, until another member leads. What it sends then says with its version that it reads both.
+Such a member reads and writes only msgpack. So a leader encodes each member's assignment in the form that the member
+can read. A member that gets an assignment in msgpack knows that its leader could not read Kafka's format: it joins
+again with msgpack, until another member is the leader. The version in its messages says that it reads both formats.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from raylog.client.group.assignor import Subscription
 from raylog.core.ids import TopicPartition
 
 READS_BOTH: Final = 2
-"""Version of the layouts that is written: its sender reads Kafka's bytes too. Earlier releases write 1."""
+"""The version that is written: its sender also reads Kafka's format. Releases before 0.3 write 1."""
 _FIRST_BYTES: Final = range(0x90, 0xA0)
-"""A msgpack list of up to 15 items; Kafka's bytes begin with a version below 256 in two bytes, so with 0."""
+"""First byte of a msgpack list of up to 15 items. Kafka's format begins with a small version in two bytes: a 0."""
 
 
 def is_early(data: bytes) -> bool:
-    """Whether bytes are of this form."""
+    """Whether a message is in this format."""
     return bool(data) and data[0] in _FIRST_BYTES
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Return [version, topics, [[topic, [partitions]]...] owned, generation, user data]."""
+    """Encode as [version, topics, owned as [[topic, [partitions]]...], generation, user data]."""
     return msgspec.msgpack.encode(
         [
             READS_BOTH,
@@ -40,7 +40,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> tuple[Subscription, bool]:
-    """Read a subscription, and whether its sender reads Kafka's bytes too. Raises ValueError."""
+    """Decode a subscription, and whether its sender also reads Kafka's format. Raises ValueError."""
     try:
         version, topics, owned, generation, *rest = _list(msgspec.msgpack.decode(data))
         user_data = rest[0] if rest else b""
@@ -59,12 +59,12 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> tuple[Su
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
-    """Return [version, [[topic, [partitions]]...], user data]."""
+    """Encode as [version, [[topic, [partitions]]...], user data]."""
     return msgspec.msgpack.encode([READS_BOTH, _grouped(partitions), b""])
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Read an assignment; an empty list is no partitions. Raises ValueError."""
+    """Decode an assignment; an empty list means no partitions. Raises ValueError."""
     try:
         wire = _list(msgspec.msgpack.decode(data))
         return _flat(wire[1]) if len(wire) > 1 else ()

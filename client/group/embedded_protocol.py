@@ -1,9 +1,9 @@
-"""Subscriptions and assignments that group members exchange, in Kafka's bytes. Used by the consumer client and Admin.
+"""Subscriptions and assignments that group members exchange, in Kafka's format. Used by the consumer client and Admin.
 
-`ConsumerProtocolSubscription` and `ConsumerProtocolAssignment` of Kafka, versions 0 to 3, and the user data of its
-sticky assignors: members and tools of other implementations read and write the same. The coordinator never opens them.
-Layouts are big endian; a string has a length of two bytes, bytes and lists one of four, and -1 stands for null. A
-reader takes a later version for the last it knows, as Kafka does: fields are only added at the end. Pure.
+These are Kafka's `ConsumerProtocolSubscription` and `ConsumerProtocolAssignment`, versions 0 to 3, and the user data of
+its sticky assignors, so members and tools of other implementations can read them. The coordinator never opens them.
+Integers are big endian; a string's length has two bytes, that of bytes and lists four, and -1 stands for null. A later
+version is read as the last known one, as in Kafka, since fields are only added at the end. Pure.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from raylog.core.ids import TopicPartition
 
 PROTOCOL_TYPE: Final = "consumer"
 VERSION: Final = 3
-"""Version that is written: with owned partitions (1), their generation (2), and the rack (3)."""
+"""The version that is written. Version 1 added owned partitions, 2 their generation, 3 the rack."""
 
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Return the metadata of a join."""
+    """Encode a subscription, as the metadata of a join."""
     return b"".join(
         (
             _SHORT.pack(VERSION),
@@ -39,7 +39,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscription:
-    """Read the metadata of a join; ``instance_id`` comes with the leader's member list. Raises ValueError."""
+    """Decode a subscription; ``instance_id`` is not part of it, but of the leader's member list. Raises ValueError."""
     reader = _Reader(data)
     version = reader.version()
     topics = tuple(reader.string() for _ in range(reader.count(2)))
@@ -53,12 +53,12 @@ def decode_subscription(data: bytes, instance_id: str | None = None) -> Subscrip
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], user_data: bytes = b"") -> bytes:
-    """Return a member's assignment."""
+    """Encode a member's assignment."""
     return _SHORT.pack(VERSION) + _grouped(partitions) + _bytes(user_data)
 
 
 def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
-    """Read an assignment; no bytes (the leader gave this member nothing) are no partitions. Raises ValueError."""
+    """Decode an assignment; empty bytes (the leader assigned nothing) mean no partitions. Raises ValueError."""
     if not data:
         return ()
     reader = _Reader(data)
@@ -70,19 +70,19 @@ def decode_assignment(data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def encode_previous(previous: Iterable[TopicPartition], generation: int) -> bytes:
-    """Return the user data of `sticky`: the last assignment and its generation (Kafka's version 1)."""
+    """Encode the user data of `sticky`: the last assignment and its generation (Kafka's version 1)."""
     return _grouped(previous) + _INT.pack(generation)
 
 
 def decode_previous(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """Read the user data of `sticky`; version 0 has no generation, which is then -1. Raises ValueError."""
+    """Decode the user data of `sticky`; version 0 has no generation, which is then -1. Raises ValueError."""
     reader = _Reader(data)
     previous = reader.grouped()
     return previous, reader.number() if reader.has_more else -1
 
 
 def encode_generation(generation: int) -> bytes:
-    """Return the user data of `cooperative-sticky`."""
+    """Encode the user data of `cooperative-sticky`."""
     return _INT.pack(generation)
 
 
@@ -109,7 +109,7 @@ def _grouped(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 class _Reader:
-    """Reads values in order; every one that does not fit what is left is a ValueError."""
+    """Reads values one after another; raises ValueError for one that does not fit the remaining bytes."""
 
     def __init__(self, data: bytes) -> None:
         self._data = bytes(data)
@@ -142,7 +142,7 @@ class _Reader:
         return found
 
     def count(self, least_bytes: int) -> int:
-        """The length of a list whose items take so many bytes at least."""
+        """The length of a list whose items have at least `least_bytes` each."""
         found = self.number()
         if not 0 <= found <= (len(self._data) - self._at) // least_bytes:
             raise ValueError(f"a list of {found} items is announced at byte {self._at}")
@@ -156,7 +156,7 @@ class _Reader:
         return None if size == -1 else self._take(size).decode()
 
     def blob(self) -> bytes:
-        """Bytes; null are none."""
+        """Bytes; null is read as empty."""
         size = self.number()
         return b"" if size == -1 else self._take(size)
 

@@ -1,4 +1,4 @@
-"""What members of a group send each other, in whichever of the two forms they can read. Pure."""
+"""Subscriptions and assignments that members exchange, in whichever of the two formats each of them reads. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ __all__ = ["assignment_for", "is_early", "read_assignment", "read_subscription"]
 def read_subscription(metadata: bytes, instance_id: str | None = None) -> Subscription:
     """A member's subscription. Raises ValueError.
 
-    One of an earlier release has given back what its lists name: it is user data, as `sticky` has it in Kafka's bytes.
+    A member of an earlier release is eager: it has given up the partitions in its `owned`. So they become user data, as
+    `sticky` writes it in Kafka's format.
     """
     if is_early(metadata):
         found = early_protocol.decode_subscription(metadata, instance_id)[0]
@@ -34,11 +35,11 @@ def read_assignment(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 
 def assignment_for(metadata: bytes, partitions: Iterable[TopicPartition]) -> bytes:
-    """The assignment of a member that joined with this metadata, in a form that it reads."""
+    """Encode the assignment of a member that joined with this metadata, in a format that it reads."""
     if is_early(metadata):
         try:
             if not early_protocol.decode_subscription(metadata)[1]:
                 return early_protocol.encode_assignment(partitions)
         except ValueError:
-            pass  # it gets no partitions, in whatever form
+            pass  # its metadata is unreadable, so it gets no partitions, and the format does not matter
     return embedded_protocol.encode_assignment(partitions)

@@ -8,9 +8,9 @@ from raylog.client.group.assignor import Subscription
 
 
 def in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
-    """Member ids: static members by instance id first, then dynamic ones by member id.
+    """Member ids in order: first static members by instance id, then dynamic ones by member id.
 
-    So a restarted static member (new member id, same instance id) keeps its place.
+    So a static member keeps its place after a restart, with which only its member id changes.
     """
 
     def order(member: str) -> tuple[bool, str, str]:
@@ -23,7 +23,7 @@ def in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:
 def subscribers_of(
     subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
 ) -> dict[str, list[str]]:
-    """The subscribers, in order, of each existing topic that has any, topics in order."""
+    """The subscribers of each existing topic that has any; topics are sorted, members as `in_order`."""
     found: dict[str, list[str]] = {}
     for member in in_order(subscriptions):
         for topic in sorted(set(subscriptions[member].topics)):

@@ -1,8 +1,8 @@
-"""One member of a consumer group as a pure state machine: its identity, when to join again, the effect of each error.
+"""One member of a group of Kafka's classic protocol as a pure state machine.
 
-Kafka's classic protocol from the client's side. `group_session.py` sends the requests; every decision is here. The
-machine builds the requests and applies the replies, without time or sockets. It also runs the assignor when this member
-leads. Pure.
+It keeps the member's identity, and decides when to join again and what each error means. It builds the requests and
+applies the replies, without clock or sockets; `group_session.py` sends them. It also runs the assignor when this member
+is the leader. Pure.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class Forget(Enum):
 
     NOTHING = 0
     GENERATION = 1
-    """The generation and its partitions; the member id stays."""
+    """The generation and its partitions, not the member id."""
     MEMBER = 2
-    """The member id too."""
+    """The member id as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaction:
-    """The effect of an error."""
+    """How a member reacts to an error."""
 
     forget: Forget = Forget.NOTHING
     rejoin: bool = False
@@ -92,7 +92,7 @@ _RETRY: Final = Reaction(retry=True)
 _FATAL: Final = Reaction(fatal=True)
 
 REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
-    (Call.JOIN, MemberIdRequired): _REJOIN,  # with the id that came with it
+    (Call.JOIN, MemberIdRequired): _REJOIN,  # with the member id in the error
     (Call.JOIN, RebalanceInProgress): _REJOIN,
     (Call.JOIN, UnknownMemberId): _UNKNOWN,
     (Call.JOIN, FencedInstanceId): _FENCED,
@@ -100,7 +100,7 @@ REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
     (Call.SYNC, IllegalGeneration): _LOST,
     (Call.SYNC, UnknownMemberId): _UNKNOWN,
     (Call.SYNC, FencedInstanceId): _FENCED,
-    # The leader's answer may be lost with its connection; a fresh join of the round is answered in every state.
+    # The answer may be lost with its connection. A new join is answered in every state of the group.
     (Call.SYNC, RequestTimedOut): _REJOIN,
     (Call.HEARTBEAT, RebalanceInProgress): _REJOIN,
     (Call.HEARTBEAT, IllegalGeneration): _LOST,
@@ -114,7 +114,7 @@ REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
 
 
 def reaction_to(call: Call, error: RaylogError) -> Reaction:
-    """The table's row; an error without one is retried if its flags allow that, and fatal otherwise."""
+    """The reaction from the table; an error without a row is retried if its flags allow it, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = REACTIONS.get((call, kind))
         if found is not None:
@@ -123,7 +123,7 @@ def reaction_to(call: Call, error: RaylogError) -> Reaction:
 
 
 class Membership:
-    """One member. A generation is *held* from a successful sync until it is lost or the next join.
+    """One member of the classic protocol. It *holds* a generation from a successful sync to its loss or the next join.
 
     A cooperative member keeps its partitions through a join, and reads on.
     """
@@ -151,36 +151,36 @@ class Membership:
         self.protocol = ""
         self.is_leader = False
         self.is_stable = False
-        """The assignment of `generation` is known and still valid."""
+        """Whether the assignment of `generation` is known and still valid."""
         self.rejoin_reason: str | None = "it is new"
-        """The reason to join (again); None when there is none."""
+        """Why it has to join (again); None = it has not."""
         self.lost = False
-        """The partitions held until now may already belong to others: nothing may be committed for them."""
+        """Whether others may already have its partitions: nothing may be committed for them."""
         self.owned: tuple[TopicPartition, ...] = ()
-        """The result of the last successful sync, in ``owned_generation``; sticky assignors read it."""
+        """The assignment of the last successful sync, in ``owned_generation``; sticky assignors use it."""
         self.owned_generation = NO_GENERATION
         self.is_joining = False
-        """A join was sent, and the round's assignment has not come yet."""
+        """Whether a join was sent, and the assignment of that rebalance was not received yet."""
         self._claimed: frozenset[TopicPartition] = frozenset()
-        """What it claimed to own in its last join."""
+        """The owned partitions in its last join."""
         self._metadata: dict[str, bytes] = {}
-        """What each member of the round has sent, where this one leads."""
+        """As the leader: the metadata of each member's join in this rebalance."""
         self.has_missed = False
-        """A round ended without this member, though it still counts as one: what it holds may have been given away.
+        """Whether a rebalance ended without this member, though it still counts as one: others may have its partitions.
 
-        A join that was sent twice can arrive again in a later round, which then ends without its sender. Of what it
-        holds nothing may be committed or kept: others may have read on, and committed more.
+        A join that was sent twice can arrive again in a later rebalance, which then ends without its sender. Nothing
+        may be committed for its partitions, and none may be kept: others may have read on, and committed more.
         """
         self._seen_generation = NO_GENERATION
         """The last generation that it received."""
         self._awaits_return = False
-        """It leads, and its assignment makes a member give partitions back: another round has to give them out."""
+        """As the leader: whether its assignment revokes partitions, which another rebalance has to assign again."""
         self._writes_early = False
-        """Its leader runs an earlier release, which reads no other form."""
+        """Whether its leader runs a release before 0.3, which reads only the early format."""
         self.unassigned_rows: list[JoinGroupMember] = []
-        """Rows of all members, where this one leads and the coordinator keeps the old assignment; else empty."""
+        """As the leader: all members' rows, while the coordinator keeps the old assignment (KIP-814); else empty."""
         self.fenced: FencedInstanceId | None = None
-        """Another process has this member's instance id: it must never join again (KIP-345)."""
+        """The error that another process has this instance id: this member must never join again (KIP-345)."""
 
     @property
     def has_joined(self) -> bool:
@@ -189,18 +189,18 @@ class Membership:
 
     @property
     def commit_identity(self) -> tuple[int, str]:
-        """Generation and member id for an offset commit, of the last assignment; generation -1: none is held."""
+        """Generation of the last assignment and member id, for an offset commit; generation -1 = none."""
         return NO_GENERATION if self.has_missed else self.owned_generation, self.member_id
 
     # Joining
 
     def need_rejoin(self, reason: str) -> None:
-        """Join again at the next poll; the first reason is kept."""
+        """Have it join again at the next poll; of several reasons the first is kept."""
         if self.rejoin_reason is None:
             self.rejoin_reason = reason
 
     def join_request(self, topics: Sequence[str]) -> JoinGroupRequest:
-        """The JoinGroup request. An eager member holds no generation from here until it has synced."""
+        """The JoinGroup request. From here until the sync an eager member holds no generation."""
         wanted = tuple(sorted(topics))
         self._claimed = frozenset(self.owned if self.is_cooperative else ())
         self._awaits_return = False
@@ -224,7 +224,7 @@ class Membership:
             )
         try:
             user_data = assignor.user_data(topics, self.owned, self.owned_generation)
-        except USER_ERRORS as error:  # any error of the user's class
+        except USER_ERRORS as error:  # the user's class may raise anything
             raise AssignorFailed(
                 f"user_data() of the assignor {assignor.name!r} raised ({type(error).__name__}: {error}); this member "
                 "cannot join without it.",
@@ -236,10 +236,10 @@ class Membership:
         )
 
     def joined(self, reply: JoinGroupReply) -> list[JoinGroupMember]:
-        """Apply JoinGroup's answer; the rows of all members if this one leads and has to assign, else none.
+        """Apply JoinGroup's answer. Returns the rows of all members if this one is the leader and has to assign.
 
-        A static leader that returns need not assign, but has to watch the topics for all members (KIP-814): their rows
-        are then in `unassigned_rows`.
+        A static leader that returns need not assign, but has to watch the topics of all members (KIP-814): for this
+        their rows are in `unassigned_rows`.
         """
         if self.is_cooperative and self.owned and reply.generation_id > self._seen_generation + 1:
             self.has_missed = True
@@ -255,9 +255,9 @@ class Membership:
         return [] if reply.skip_assignment else rows
 
     def subscriptions(self, members: Sequence[JoinGroupMember]) -> dict[str, Subscription]:
-        """The subscription of each member of the round, for the leader.
+        """As the leader: the subscription of each member.
 
-        A member whose metadata cannot be parsed (another client) gets no partitions; the group continues without it.
+        A member whose metadata cannot be parsed (another kind of client) gets no partitions; the group goes on.
         """
         found: dict[str, Subscription] = {}
         for row in members:
@@ -277,9 +277,9 @@ class Membership:
     def sync_request(
         self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]
     ) -> SyncGroupRequest:
-        """The SyncGroup request, with the assignments of all members if this one leads.
+        """The SyncGroup request, with the assignments of all members if this one is the leader.
 
-        Raises InconsistentGroupProtocol when the group chose an assignor that is not known here, and AssignorFailed.
+        Raises InconsistentGroupProtocol if the group chose an assignor that this member does not have; AssignorFailed.
         """
         rows: list[SyncGroupAssignment] = []
         if subscriptions:
@@ -296,9 +296,9 @@ class Membership:
         return SyncGroupRequest(self.group, self.generation, self.member_id, self.instance_id, rows)
 
     def synced(self, assignment: bytes) -> tuple[TopicPartition, ...]:
-        """Apply SyncGroup's answer: the partitions of this member. `taken_up` is called once it reads these.
+        """Apply SyncGroup's answer, and return this member's partitions. Call `taken_up` once they are in force.
 
-        Raises InconsistentGroupProtocol for an assignment that cannot be parsed, of a leader of another kind.
+        Raises InconsistentGroupProtocol for an assignment that cannot be parsed: the leader is another kind of client.
         """
         try:
             self.owned = read_assignment(assignment)
@@ -323,10 +323,10 @@ class Membership:
                 self.need_rejoin("its leader runs an earlier release, and could not read what it subscribes to")
 
     def taken_up(self) -> None:
-        """The last assignment is in force: what it took from this member was given back, so that others can get it.
+        """The last assignment is in force: this member has given up the partitions that it revoked.
 
-        That takes another round. The leader joins for it as well as the members that gave partitions back: a static one
-        of these may be replaced meanwhile by a process that knows of nothing to give back, and begins no round.
+        Another rebalance has to assign them. The members that gave up partitions join for it, and so does the leader: a
+        static member may have been replaced meanwhile by a process that gave up nothing, and would not join.
         """
         if self._claimed - frozenset(self.owned):
             self.need_rejoin("it gave partitions back, which the next round gives to others")
@@ -335,7 +335,7 @@ class Membership:
         self._claimed, self._awaits_return, self.has_missed = frozenset(), False, False
 
     def gave_back(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are not held any more, as their topics are not subscribed to."""
+        """These partitions were given up, because their topics are no longer subscribed to."""
         self.owned = tuple(each for each in self.owned if each not in partitions)
 
     # Other events
@@ -345,10 +345,10 @@ class Membership:
         return HeartbeatRequest(self.group, self.generation, self.member_id, self.instance_id)
 
     def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
-        """Apply an error. `generation` is that of the request; answers to an older one change nothing."""
+        """Apply an error. `generation` is that of the request; an answer for an older one changes nothing."""
         reaction = reaction_to(call, error)
         if self.is_joining and call in (Call.HEARTBEAT, Call.COMMIT) and not reaction.fatal:
-            return reaction if reaction.retry else _NOTHING  # the join's own answer says what this member still is
+            return reaction if reaction.retry else _NOTHING  # the join's answer shows whether it is still a member
         if isinstance(error, FencedInstanceId) and generation in (self.generation, self.owned_generation):
             self.fenced = error
         if call in (Call.HEARTBEAT, Call.COMMIT) and generation != self.generation:
@@ -363,7 +363,7 @@ class Membership:
         return reaction
 
     def lose(self, reason: str, *, member_too: bool) -> None:
-        """The generation is lost; others may own its partitions."""
+        """Drop the generation, because others may own its partitions; `member_too`: the member id as well."""
         if self.is_stable or (self.is_cooperative and self.owned):
             self.lost = True
         self.generation = NO_GENERATION
@@ -376,7 +376,7 @@ class Membership:
         self.need_rejoin(reason)
 
     def leave_request(self) -> LeaveGroupRequest | None:
-        """The LeaveGroup request; None when there is nothing to leave, or when a static member only pauses."""
+        """The LeaveGroup request; None if it is not a member, or a static one, which leaves only by its timeout."""
         if self.member_id == "" or self.instance_id is not None:
             return None
         return LeaveGroupRequest(self.group, [LeavingMember(self.member_id, None)])
@@ -385,5 +385,5 @@ class Membership:
 def _notify(assignor: PartitionAssignor, partitions: Sequence[TopicPartition], generation: int) -> None:
     try:
         assignor.on_assignment(partitions, generation)
-    except USER_ERRORS:  # an error of the user's class does not undo what the group has agreed on
+    except USER_ERRORS:  # an error of the user's class must not undo the assignment
         logger.exception("The assignor %r raised in on_assignment().", assignor.name)

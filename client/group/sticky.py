@@ -1,4 +1,4 @@
-"""The assignors `sticky` and `cooperative-sticky`: leave partitions where they are, as far as balance allows. Pure."""
+"""The assignors `sticky` and `cooperative-sticky`: partitions stay with their owners as far as balance allows. Pure."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from raylog.core.ids import TopicPartition
 
 
 class StickyAssignor(PartitionAssignor):
-    """Balanced, and with as few changes of owners as possible. Members stop reading while they rebalance.
+    """Balanced, with as few changes of owners as possible. Members do not read during a rebalance.
 
-    Because they give everything back first, what they had comes with their user data (as in Kafka).
+    They give up all partitions before they join, so they send their last assignment as user data, as in Kafka.
     """
 
     name: ClassVar[str] = "sticky"
 
     def assign(self, subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-        """Laws beyond the common ones: see `assign_sticky`."""
+        """Assign as `assign_sticky`, from the assignments in the members' user data."""
         return assign_sticky({member: _with_previous(each) for member, each in subscriptions.items()}, partition_counts)
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes:
-        """The last assignment and its generation, in Kafka's bytes."""
+        """The last assignment and its generation, in Kafka's format."""
         return encode_previous(previous, generation) if previous else b""
 
 
 class CooperativeStickyAssignor(PartitionAssignor):
-    """As `sticky`, in two steps (KIP-429): members read on; what changes its owner is first given back by the old one.
+    """As `sticky`, but members read on during a rebalance, and a partition moves in two of them (KIP-429).
 
-    A member that has lost partitions joins again at once, and that round gives them out.
+    The first rebalance revokes it. The member that has given it up joins again at once; the second one assigns it.
     """
 
     name: ClassVar[str] = "cooperative-sticky"
@@ -54,12 +54,12 @@ class CooperativeStickyAssignor(PartitionAssignor):
         }
 
     def user_data(self, topics: Sequence[str], previous: Sequence[TopicPartition], generation: int) -> bytes:
-        """The generation, for leaders that know no field for it yet (KIP-792)."""
+        """The generation, for leaders that do not read it from the subscription yet (KIP-792)."""
         return encode_generation(generation)
 
 
 def _with_previous(subscription: Subscription) -> Subscription:
-    """With the last assignment as what is owned; user data that cannot be read says nothing, as in Kafka."""
+    """The subscription with the assignment in its user data as `owned`; unreadable user data is ignored."""
     if not subscription.user_data:
         return subscription
     try:
@@ -70,10 +70,10 @@ def _with_previous(subscription: Subscription) -> Subscription:
 
 
 def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: Mapping[str, int]) -> Assignment:
-    """Leave partitions with their owners as far as balance allows, and level the rest out.
+    """Leave partitions with their owners as far as balance allows, and assign the others evenly.
 
-    Laws beyond the common ones: no single move would make two members' loads more equal (with equal subscriptions all
-    loads are within one), and run again on its own result it changes nothing.
+    Invariants beyond those of `assignors.py`: no single move would make two members' loads more equal (with equal
+    subscriptions loads differ by at most one); run again on its own result, it changes nothing.
     """
     subscribers = subscribers_of(subscriptions, partition_counts)
     owners = _valid_claims(subscriptions, subscribers, partition_counts)
@@ -86,7 +86,7 @@ def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: M
         for number in range(partition_counts[topic])
         if TopicPartition(topic, number) not in owners
     ]
-    # Partitions with few possible readers first: the others can still even out the loads afterwards.
+    # Partitions with few subscribers first: those with many can still even out the loads afterwards.
     for partition in sorted(unowned, key=lambda each: (len(subscribers[each.topic]), each)):
         held[_least_loaded(subscribers[partition.topic], held)].add(partition)
     _level(held, subscribers)
@@ -94,9 +94,9 @@ def assign_sticky(subscriptions: Mapping[str, Subscription], partition_counts: M
 
 
 def _level(held: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]) -> None:
-    """Move partitions one by one, always from the fullest member that can give one, until no single move helps.
+    """Move single partitions, each from the fullest member that can give one, until no single move helps.
 
-    So no member gives more than balance needs. Terminates: each move lowers the sum of the squared loads by at least
+    So no member gives more than balance needs. It terminates: each move lowers the sum of the squared loads by at least
     two.
     """
     place = {member: number for number, member in enumerate(sorted(held))}
@@ -115,7 +115,7 @@ def _level(held: dict[str, set[TopicPartition]], subscribers: Mapping[str, list[
 def _move_from(
     member: str, held: Mapping[str, set[TopicPartition]], subscribers: Mapping[str, list[str]]
 ) -> tuple[TopicPartition, str] | None:
-    """The last of a member's partitions that would even two loads out elsewhere, and where."""
+    """The last of a member's partitions whose move to another member makes their loads more equal, and that member."""
     targets: dict[str, str] = {}
     for partition in sorted(held[member], reverse=True):
         target = targets.get(partition.topic)
@@ -131,7 +131,7 @@ def _valid_claims(
     subscribers: Mapping[str, list[str]],
     partition_counts: Mapping[str, int],
 ) -> dict[TopicPartition, str]:
-    """Return the owner of each partition that has one: the claim of the newest generation; none on a tie."""
+    """The owner of each partition that has one: the member that claims it with the newest generation; none on a tie."""
     newest: dict[TopicPartition, tuple[int, list[str]]] = {}
     for member in sorted(subscriptions):
         subscription = subscriptions[member]

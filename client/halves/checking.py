@@ -1,8 +1,8 @@
-"""The checker of a group: it is queried about half messages without decision. Owned by a half message producer.
+"""The checker of a group, which decides about undecided half messages. Owned by a half message producer.
 
-One task for each partition of ``__scheduled`` polls its leader, hands what is to be checked to the user's function, and
-sends the answers. Belongs to the client's loop. May touch: the network through `ClusterClient`; a thread for a function
-that is no coroutine.
+One task for each partition of ``__scheduled`` polls its leader for half messages to check, calls the user's function
+with them, and sends the verdicts. Belongs to the client's loop. May touch: the network through `ClusterClient`; a
+thread for each call of a function that is no coroutine function.
 """
 
 from __future__ import annotations
@@ -39,29 +39,31 @@ from raylog.protocol.halves import (
 logger = logging.getLogger(__name__)
 
 POLL_MS: Final = 20_000
+"""How long the leader may wait for half messages to check."""
 ANSWER_EXTRA_S: Final = 10.0
+"""Added to `POLL_MS` as the timeout of a poll; also the timeout of other requests."""
 HALVES_MAX: Final = 20
-"""Half messages of one answer."""
+"""The most half messages in the answer to one poll."""
 LEASE_MS: Final = 30_000
-"""How long a checker may take for one answer before another one is queried."""
+"""How long a checker has for the half messages of one poll, before they may go to another checker."""
 THREADS_MAX: Final = 8
-"""Calls of a checker that have not returned, at most; then no other one begins."""
+"""While so many calls of the checker have not returned, no further one begins."""
 LOOK_S: Final = 60.0
 """How often the number of partitions of ``__scheduled`` is looked up."""
 
 
 class HalfVerdict(StrEnum):
-    """What a checker knows about a half message's local transaction."""
+    """A checker's verdict: what to do with a half message, by the outcome of its local transaction."""
 
     COMMIT = "COMMIT"
     ROLLBACK = "ROLLBACK"
     UNKNOWN = "UNKNOWN"
-    """Not yet: it is queried again later."""
+    """The outcome is not known yet: check again later."""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRecord:
-    """One record of a half message. `partition` None: its key decides when it is committed."""
+    """One record of a half message. `partition` None = chosen by the key, when the half message is committed."""
 
     topic: str
     partition: int | None
@@ -72,9 +74,9 @@ class PreparedRecord:
 
 @dataclass(frozen=True, slots=True)
 class UndecidedHalf:
-    """A half message that a checker is queried about.
+    """A half message that a checker is to decide about.
 
-    `prepared_ms`: when, in milliseconds since 1970. `checks`: how many were answered without a decision.
+    `prepared_ms`: when it was prepared, in milliseconds since 1970. `checks`: earlier checks without a decision.
     """
 
     group: str
@@ -85,7 +87,7 @@ class UndecidedHalf:
 
 
 Checker = Callable[[UndecidedHalf], "HalfVerdict | str | Awaitable[HalfVerdict | str | None] | None"]
-"""Called with a half message; what it raises counts as UNKNOWN."""
+"""Called with a half message; returns the verdict. None, or an exception, counts as UNKNOWN."""
 
 
 async def decide(
@@ -95,7 +97,7 @@ async def decide(
     verdicts: Sequence[tuple[str, HalfVerdict, int]],
     timeout_s: float,
 ) -> DecideHalvesReply:
-    """Send verdicts, each with a txid and the number of checks before; returns what stands. Raises RaylogError."""
+    """Send verdicts as (txid, verdict, earlier checks); the reply says what is decided now. Raises RaylogError."""
     txids, words, checks = zip(*verdicts, strict=True)
     reply, _ = await cluster.call_leader(
         SCHEDULED_TOPIC,
@@ -110,7 +112,7 @@ async def decide(
 
 
 class GroupChecker:
-    """Answers questions about a group's half messages, until it is closed."""
+    """Checks the half messages of a group until it is closed."""
 
     def __init__(self, cluster: ClusterClient, group: str, checker: Checker, lease_ms: int = LEASE_MS) -> None:
         self._cluster = cluster
@@ -118,18 +120,18 @@ class GroupChecker:
         self._checker = checker
         self._lease_ms = lease_ms
         self._in_turn = asyncio.Lock()
-        """A function that is no coroutine is called once at a time, unless a call does not return."""
+        """Serializes the calls of a function that is no coroutine function; a call that timed out is not waited for."""
         self._threads = 0
-        """Calls that have not returned."""
+        """How many calls have not returned."""
         self._tasks: dict[int, LastingTask] = {}
         self._main: LastingTask | None = None
 
     def start(self) -> None:
-        """Begin to query for questions."""
+        """Begin to poll for half messages to check."""
         self._main = LastingTask(self._run, f"half messages of {self._group}")
 
     async def close(self) -> None:
-        """End; an answer under way is given up, and its half message is queried about again."""
+        """Stop. A check in progress is abandoned, and its half message is checked again elsewhere or later."""
         tasks = [task for task in (self._main, *self._tasks.values()) if task is not None]
         for task in tasks:
             task.cancel()
@@ -176,11 +178,11 @@ class GroupChecker:
         deadline = Deadline(self._lease_ms / 1000)
         for question in reply.halves:
             if deadline.is_over or self._threads >= THREADS_MAX:
-                return  # others are queried about the rest
+                return  # after the lease other checkers get the rest
             try:
                 async with asyncio.timeout(max(0.0, deadline.left_s)):
                     verdict = await self._verdict(question)
-            except TimeoutError:  # only an answer counts as a check
+            except TimeoutError:  # no verdict is sent: a check counts only with one
                 logger.error(
                     "the checker of %s has not answered about %s in %d ms; it is queried again",
                     self._group,
@@ -228,12 +230,12 @@ class GroupChecker:
             return HalfVerdict.UNKNOWN if stated is None else HalfVerdict(stated)
         except asyncio.CancelledError:
             raise
-        except USER_ERRORS:  # whatever the user's function raises: it is queried again
+        except USER_ERRORS:  # the user's function may raise anything: the half message is checked again
             logger.exception("the checker of %s failed for %s, which is queried about again", self._group, half.txid)
             return HalfVerdict.UNKNOWN
 
     async def _in_thread(self, half: UndecidedHalf) -> Any:
-        """Call a function that may block, in a thread of its own: one that never returns holds up nothing else."""
+        """Call the checker in a new thread, since it may block: one that never returns blocks nothing else."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
 
@@ -251,11 +253,11 @@ class GroupChecker:
             failed: Exception | None = None
             try:
                 outcome = self._checker(half)
-            except Exception as error:  # whatever the user's function raises is raised where it was called
+            except Exception as error:  # the caller, on the loop, raises it
                 failed = error
-            except BaseException as error:  # an exit of this thread is none of the loop's
+            except BaseException as error:  # SystemExit, say, ends only this thread, not the loop
                 failed = RuntimeError(f"the checker ended its thread: {error!r}")
-            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile: nothing waits for it
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
                 loop.call_soon_threadsafe(finish, outcome, failed)
 
         self._threads += 1
@@ -267,7 +269,11 @@ _STANDS: Final = {HalfVerdict.COMMIT: "COMMITTED", HalfVerdict.ROLLBACK: "ROLLED
 
 
 def check_stands(name: tuple[str, str], verdict: HalfVerdict, standing: str, there: int, records: int | None) -> None:
-    """Raise for a decision that does not stand; ``records``: how many a commit has to be about, None = any number."""
+    """Raise unless the half message is decided as requested: `standing` is what the leader reported.
+
+    ``there``: how many records it had; ``records``: how many a commit must have had, None = any number. Raises
+    UnknownHalfMessage, HalfMessageDecided.
+    """
     group, txid = name
     if standing == Standing.NOT_FOUND:
         raise UnknownHalfMessage(

@@ -1,4 +1,4 @@
-"""What both faces of half message producers share: names, records, decisions. Owned by a half message producer.
+"""What both half message producers share: names, records and decisions of half messages. Owned by such a producer.
 
 Belongs to the client's loop. May touch: the network through the producer's engine.
 """
@@ -24,14 +24,14 @@ from raylog.core.errors import InvalidConfig, InvalidTxnState
 from raylog.core.scheduling.envelope import HalfName
 
 CHECK_AFTER: Final = "6s"
-"""Age at which a half message is checked first, as in RocketMQ."""
+"""The age at which a half message is first checked, as in RocketMQ."""
 CHECK_AFTER_MAX_MS: Final = 86_400_000
 NAME_MAX: Final = 249
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A record as it is stored: key, value, and headers without the target's."""
+    """A record with its key and value serialized, and its headers except the one that names the target."""
 
     key: bytes | None
     value: bytes | None
@@ -40,29 +40,30 @@ class Prepared:
 
 @dataclass(slots=True)
 class HalfBook:
-    """One half message at its sender."""
+    """One half message, as its sender keeps it."""
 
     name: HalfName
     shard: int = -1
+    """The partition of ``__scheduled`` that holds it; -1 = not chosen yet."""
     records: int = 0
-    """Stored ones."""
+    """How many of its records are stored."""
     outcome: HalfVerdict | None = None
-    """What this sender has decided."""
+    """This sender's decision; None = none yet."""
     is_unsure: bool = False
-    """Whether a record was refused, or has no answer: then it can only be rolled back."""
+    """Whether a record was refused or not acknowledged: then it can only be rolled back."""
 
     @contextmanager
     def storing(self) -> Iterator[None]:
-        """Count a record that is being stored."""
+        """Wrap the storing of a record, and count it."""
         try:
             yield
-        except BaseException:  # an interrupt too leaves open whether it is there
+        except BaseException:  # even after an interrupt the record may be stored
             self.is_unsure = True
             raise
         self.records += 1
 
     def check_open(self, what: str) -> None:
-        """Raise InvalidTxnState where it is decided."""
+        """Raise InvalidTxnState if it is decided."""
         if self.outcome is not None:
             raise InvalidTxnState(
                 f"{what} comes after {self.outcome.value} of half message {self.name.txid!r}: prepare another one."
@@ -85,17 +86,17 @@ class Preparing:
         self._checker = None if checker is None else GroupChecker(engine.cluster, group, checker)
 
     def start(self) -> None:
-        """Begin to check, where there is a checker."""
+        """Start the checker, if there is one."""
         if self._checker is not None:
             self._checker.start()
 
     async def close(self) -> None:
-        """End the checker."""
+        """Stop the checker."""
         if self._checker is not None:
             await self._checker.close()
 
     def book(self, txid: str | None, check_after: Delay | None) -> HalfBook:
-        """A half message that has no record yet. Raises ValueError, TypeError."""
+        """A new half message without records. Raises ValueError, TypeError."""
         if txid is None:
             txid = uuid4().hex
         if not isinstance(txid, str) or not 0 < len(txid) <= NAME_MAX:
@@ -104,7 +105,7 @@ class Preparing:
         return HalfBook(HalfName(self.group, txid, after_ms))
 
     def record(self, key: Any, value: Any, headers: Headers | None, book: HalfBook) -> Prepared:
-        """The record as it is stored. Raises TypeError, ValueError."""
+        """A record with key and value serialized, and with the half message's header. Raises TypeError, ValueError."""
         pairs = checked_headers(headers) or []
         check_own(pairs)
         return Prepared(self._engine.checked_key(key), self._engine.checked_value(value), [*pairs, book.name.header()])
@@ -112,7 +113,10 @@ class Preparing:
     def append(
         self, book: HalfBook, record: Prepared, partition: int | None, waiting: Waiting, queues: TopicQueues
     ) -> Callable[[], SendFuture | None]:
-        """The call that queues a record; it returns None without room. All records of one are in the same shard."""
+        """The call that queues a record, or returns None if the buffer is full.
+
+        All records of a half message go to the same shard.
+        """
         if book.shard < 0:
             book.shard = waiting.shard_of(book.name.id)
         pairs = [*record.pairs, waiting.header(partition)]
@@ -120,7 +124,7 @@ class Preparing:
         return partial(add, queues, record.key, record.value, pairs, book.shard, waiting.held_ms())
 
     async def decide(self, book: HalfBook, verdict: HalfVerdict, timeout_s: float | None) -> None:
-        """Commit or roll back. Raises HalfMessageDecided, UnknownHalfMessage, RequestTimedOut."""
+        """Commit or roll back. Raises HalfMessageDecided, UnknownHalfMessage, RequestTimedOut, InvalidTxnState."""
         if book.outcome is not verdict:
             book.check_open(verdict.value)
         if book.is_unsure and verdict is HalfVerdict.COMMIT:
@@ -136,7 +140,7 @@ class Preparing:
 
 
 def checked_after_ms(delay: Delay) -> int:
-    """After how long a half message is checked first. Raises ValueError, TypeError."""
+    """The age in milliseconds at which a half message is first checked. Raises ValueError, TypeError."""
     found = delay_ms(delay)
     if found > CHECK_AFTER_MAX_MS:
         raise ValueError(f"check_after is a day at most, not {found} ms.")

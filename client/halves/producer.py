@@ -1,6 +1,7 @@
-"""`HalfMessageProducer` and its asyncio twin: a record is stored, then a local transaction, then it is visible or not.
+"""`HalfMessageProducer` and its asyncio twin: records that become visible only if a local transaction commits.
 
-A producer with `prepare()`, and with the checker of its group if it has one. May touch: what its producer touches.
+`prepare()` stores a record as a half message; then the local transaction runs; then the half message is committed or
+rolled back. If the sender dies before that, a checker of its group decides. May touch: what a producer touches.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ CLOSE_S: Final = 10.0
 
 
 class _Named:
-    """What both faces of a half message show of it."""
+    """The properties that both kinds of half messages have."""
 
     _book: HalfBook
 
     @property
     def group(self) -> str:
-        """Whose checkers are queried."""
+        """The group whose checkers decide about it, if its sender does not."""
         return self._book.name.group
 
     @property
     def txid(self) -> str:
-        """The name under which checkers are queried: that of the local transaction."""
+        """The name of the local transaction, by which a checker finds its outcome."""
         return self._book.name.txid
 
     def __repr__(self) -> str:
@@ -47,10 +48,10 @@ class _Named:
 
 
 class HalfMessage(_Named):
-    """Records that are stored and not visible, until `commit()`; `rollback()` drops them.
+    """Records that are stored but not visible. `commit()` makes them visible, `rollback()` drops them.
 
-    As a context manager it is committed at the end of the block, and rolled back when that raises: then a local
-    transaction must not have committed.
+    As a context manager it commits at the end of the block, and rolls back if the block raises: so the block must not
+    raise after the local transaction has committed.
     """
 
     def __init__(self, producer: HalfMessageProducer, book: HalfBook) -> None:
@@ -66,19 +67,20 @@ class HalfMessage(_Named):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
-        """Store another record of it. All of them become visible, or none. Raises what `prepare` raises."""
+        """Store another record in this half message: all become visible, or none. Raises as `prepare`."""
         self._producer._add(self._book, topic, value, key, headers, partition)
 
     def commit(self, timeout: float | None = None) -> None:
-        """Make the records visible; returns when that is stored. Waits up to `timeout` seconds, else `max_block_ms`.
+        """Make the records visible; returns when the decision is stored.
 
-        Raises HalfMessageDecided when it was rolled back before, UnknownHalfMessage when it was decided long ago,
-        RequestTimedOut when no answer came: it may be repeated, and otherwise the checker is queried.
+        Waits up to `timeout` seconds (None = `max_block_ms`). Raises HalfMessageDecided if it was rolled back before,
+        UnknownHalfMessage if it was decided long ago, InvalidTxnState if one of its records was not stored,
+        RequestTimedOut without an answer: then repeat the call, or leave the decision to a checker.
         """
         self._producer._decide(self._book, HalfVerdict.COMMIT, timeout)
 
     def rollback(self, timeout: float | None = None) -> None:
-        """Drop the records; otherwise as `commit`."""
+        """Drop the records; waits and raises as `commit`."""
         self._producer._decide(self._book, HalfVerdict.ROLLBACK, timeout)
 
     def __enter__(self) -> Self:
@@ -92,12 +94,12 @@ class HalfMessage(_Named):
             return
         try:
             self.rollback()
-        except RaylogError as failure:  # the error of the block matters more; the checker is queried
+        except RaylogError as failure:  # the block's own error is more important; a checker decides later
             _not_rolled_back(self._book, failure)
 
 
 class AsyncHalfMessage(_Named):
-    """The same of an AsyncHalfMessageProducer: its methods are coroutines, its context manager is asynchronous."""
+    """The asyncio twin of `HalfMessage`: its methods are coroutines, its context manager is asynchronous."""
 
     def __init__(self, producer: AsyncHalfMessageProducer, book: HalfBook) -> None:
         self._producer = producer
@@ -112,7 +114,7 @@ class AsyncHalfMessage(_Named):
         headers: Headers | None = None,
         partition: int | None = None,
     ) -> None:
-        """Store another record of it, as `HalfMessage.add`."""
+        """Store another record in this half message, as `HalfMessage.add`."""
         await self._producer._add(self._book, topic, value, key, headers, partition)
 
     async def commit(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
@@ -143,10 +145,10 @@ class AsyncHalfMessage(_Named):
 class HalfMessageProducer(Producer):
     """A producer of half messages, from any thread.
 
-    `group` names those that know the outcome of a local transaction. A `checker` is called with half messages of the
-    group without decision, those of other processes too: `checker(half)` returns COMMIT, ROLLBACK or UNKNOWN (None),
-    and runs in a thread of its own. `check_after`: at what age they are checked first. Other arguments, and errors, are
-    those of `Producer`.
+    `group` names the processes that can find out the outcome of a local transaction. The `checker` decides about
+    undecided half messages of the group, even those of other processes: `checker(half)` returns COMMIT, ROLLBACK or
+    UNKNOWN (None), and runs in a thread of its own. `check_after`: the age at which a half message is first checked (6
+    s). Other arguments and errors are those of `Producer`.
     """
 
     def __init__(
@@ -161,7 +163,7 @@ class HalfMessageProducer(Producer):
         super().__init__(config, **keywords)
         try:
             self._preparing = Preparing(self._engine, group, checker, check_after)
-        except BaseException:  # refused or interrupted: what was opened is closed here
+        except BaseException:  # refused or interrupted: close what was opened
             super().close(0)
             raise
         self._runtime.call_soon(self._preparing.start)
@@ -177,10 +179,10 @@ class HalfMessageProducer(Producer):
         txid: str | None = None,
         check_after: Delay | None = None,
     ) -> HalfMessage:
-        """Store a record that is not visible until the half message is committed; returns when every replica has it.
+        """Begin a half message with this record, which is not visible before `commit()`; returns once it is stored.
 
-        `txid` names the local transaction, for checkers; it is used once, and made up when left out. Raises what
-        `send` and the result of its future raise, ValueError for a txid that is none, HalfMessagesFull.
+        `txid` is the name of the local transaction, for checkers: unique, and generated if left out. Raises as `send`
+        and the result of its future do; ValueError for a bad txid; HalfMessagesFull.
         """
         book = self._preparing.book(txid, check_after)
         self._add(book, topic, value, key, headers, partition)
@@ -203,7 +205,7 @@ class HalfMessageProducer(Producer):
         self._runtime.run(self._preparing.decide(book, verdict, timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """End the checker, then as `Producer.close`. What has no decision stays held."""
+        """Stop the checker, then close as `Producer.close`. Undecided half messages stay, for checkers."""
         try:
             if not self._is_closed:
                 self._runtime.run(self._preparing.close(), CLOSE_S)
@@ -227,12 +229,12 @@ class AsyncHalfMessageProducer(AsyncProducer):
         self._preparing = Preparing(self._engine, group, checker, check_after)
 
     async def start(self) -> None:
-        """Find the cluster, and begin to check. Raises what `AsyncProducer.start` raises."""
+        """Find the cluster, and start the checker. Raises as `AsyncProducer.start`."""
         await super().start()
         self._preparing.start()
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
-        """End the checker, then as `AsyncProducer.stop`. What has no decision stays held."""
+        """Stop the checker, then as `AsyncProducer.stop`. Undecided half messages stay; checkers decide about them."""
         try:
             await self._preparing.close()
         finally:
@@ -249,7 +251,7 @@ class AsyncHalfMessageProducer(AsyncProducer):
         txid: str | None = None,
         check_after: Delay | None = None,
     ) -> AsyncHalfMessage:
-        """Store a record that is not visible until the half message is committed, as `HalfMessageProducer.prepare`."""
+        """Begin a half message with this record, as `HalfMessageProducer.prepare`."""
         book = self._preparing.book(txid, check_after)
         await self._add(book, topic, value, key, headers, partition)
         return AsyncHalfMessage(self, book)

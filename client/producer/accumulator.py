@@ -1,9 +1,9 @@
 """The producer's record buffer, from `send()` to the sender: open and sealed batches per partition, in bounded memory.
 
-The hot path of the producer. `append` runs in the user's threads, everything else on the sender's loop; one `Spinlock`
-separates them, held for about a microsecond. `Producer.send` inlines the append of a record that fits into the open
-batch; all size decisions, and all other records, are here. The loop is woken when a batch opens (its linger time
-begins) and when it is full, not per record. May touch: the clock.
+The hot path of the producer. The `append` methods run in the user's threads, everything else on the sender's loop; a
+`Spinlock` separates them, held for about a microsecond. `Producer.send` inlines the append of a record that fits into
+the open batch; all size decisions, and all other records, are here. The loop is woken when a batch opens (its linger
+time begins) and when it is full, not per record. May touch: the clock.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from raylog.client.types import Header
 from raylog.core.errors import RaylogError, RecordTooLarge
 
 BATCH_SHARE_OF_REQUEST = 4
-"""Under load a batch grows up to this share of max.request.size, so that several can be in flight."""
+"""Under load a batch grows up to 1/4 of max.request.size, so that several can be in flight."""
 ROOM_SHARE = 8
-"""An open batch may reserve this part of the free memory, divided by the partitions that are busy."""
+"""An open batch may reserve up to 1/8 of the free memory, divided by the number of active queues."""
 DEFAULT_LINGER_MS = 5
-"""Default without the user's `linger_ms`, and only behind a batch in flight."""
+"""The linger time if the user sets no `linger_ms`; it applies only while a batch of the partition is in flight."""
 _NEVER_S = float("inf")
 
 
 class Accumulator:
-    """All queues of one producer. `wake` is called, from any thread, when the sender should look at them."""
+    """All queues of one producer. `wake` is called, from any thread, when the sender should make a pass over them."""
 
     def __init__(self, config: ProducerConfig, wake: Callable[[], None], chance: random.Random | None = None) -> None:
         self._wake = wake
@@ -50,21 +50,21 @@ class Accumulator:
         self._choose = rule_of(config.partitioner)
         self._buffer_memory = config.buffer_memory
         self._memory = config.buffer_memory
-        """What may be buffered: all of it, and -1 while records are refused."""
+        """How many bytes may be buffered: `buffer_memory`, or -1 while records are refused."""
         self._buffered = 0
         self._waiters: list[Callable[[], object]] = []
         self.active: list[PartitionQueue] = []
-        """Queues that may have work."""
+        """The queues that may have work for the sender."""
         self._next_pass_s = _NEVER_S
         self._is_wake_due = False
-        self._is_wake_sent = False  # and its pass has not begun, so it will see what is appended now
+        self._is_wake_sent = False  # True until the pass begins, which will see what is appended now
         self.topic_queues_by_name: dict[str, TopicQueues] = {}
         self.closed_by: RaylogError | None = None
         """Why records are refused; None = they are accepted."""
         self._is_closed = False
         self.loop_thread: int | None = None
         self.is_fed_by_threads = False
-        """Whether other threads than the loop's have woken the sender."""
+        """Whether any thread other than the loop's has woken the sender."""
 
     # Called by user threads
 
@@ -77,7 +77,7 @@ class Accumulator:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> SendFuture | None:
-        """Add one record; None when there is no memory for it now (see `when_room`).
+        """Add one record; None if there is no memory for it now (see `when_room`).
 
         Without a timestamp it gets the current time. Raises RecordTooLarge, UnknownTopicOrPartition, or the error with
         which the producer was closed.
@@ -127,10 +127,10 @@ class Accumulator:
         size: int,
         headers: list[list[Header] | None] | None = None,
     ) -> Batch | None:
-        """Add a whole batch of `size` bytes at the end of its queue; None when there is no memory now.
+        """Add a whole batch of `size` bytes at the end of its queue; None if there is no memory now.
 
-        `stamps` as of `Batch`. Without a queue it goes to the current queue for records without key. Raises
-        RecordTooLarge, or the error with which the producer was closed.
+        `stamps` as in `Batch`. `queue=None` = the sticky queue (records without a key). Raises RecordTooLarge, or the
+        error with which the producer was closed.
         """
 
         def fill(batch: Batch) -> None:
@@ -141,7 +141,7 @@ class Accumulator:
     def append_body(
         self, topic_queues: TopicQueues, queue: PartitionQueue | None, encoded: EncodedBody
     ) -> Batch | None:
-        """The same for a batch that is encoded, but for its header."""
+        """As `append_batch`, for a batch that is already encoded except for its header."""
 
         def fill(batch: Batch) -> None:
             batch.body, batch.record_count, batch.stamps = encoded, encoded.records, [(0, encoded.first_ms)]
@@ -164,7 +164,7 @@ class Accumulator:
         return batch
 
     def _wake_sender(self) -> None:
-        """Wake the sender: without the lock, as it takes long. What states that it was woken has to do it."""
+        """Wake the sender. Without the lock, since it takes long; whatever sets `_is_wake_sent` has to wake it."""
         try:
             self._is_wake_sent = True
             self._wake()
@@ -175,9 +175,9 @@ class Accumulator:
     def queue_of(
         self, topic_queues: TopicQueues, key: bytes | None, value: bytes | None, partition: int | None
     ) -> PartitionQueue | None:
-        """A record's queue: by partition, by the partitioner, by key. None: the current one for records without key.
+        """A record's queue: of the given partition, else by the partitioner or key; None = the sticky queue.
 
-        Raises UnknownTopicOrPartition, and what the user's partitioner raises.
+        Raises UnknownTopicOrPartition, and whatever the user's partitioner raises.
         """
         if partition is not None:
             return topic_queues.queue(partition)
@@ -189,11 +189,11 @@ class Accumulator:
 
     @property
     def chooses(self) -> bool:
-        """Whether another rule than the default chooses partitions."""
+        """Whether a partitioner other than the default chooses partitions."""
         return self._choose is not None
 
     def when_room(self, callback: Callable[[], object]) -> bool:
-        """Call `callback` once when memory gets free; False (and no call) if there is some, or after close."""
+        """Call `callback` once when memory is released. False = never, because nothing is buffered, or closed."""
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
@@ -204,11 +204,11 @@ class Accumulator:
             if turn.owner is token:
                 turn.owner = None
                 turn.free = True
-        self._wake()  # a lingering batch would hold its memory for no reason now
+        self._wake()  # lingering batches should be sent now: their memory is needed
         return True
 
     def stop_waiting(self, callback: Callable[[], object]) -> None:
-        """Forget a callback of `when_room`: no caller waits for it any more. Idempotent."""
+        """Remove a callback of `when_room`, whose caller no longer waits. Idempotent."""
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
@@ -220,7 +220,7 @@ class Accumulator:
                 turn.free = True
 
     def topic_queues(self, info: TopicInfo) -> TopicQueues:
-        """The queues of a topic, updated with its metadata."""
+        """The queues of a topic, made for or updated with its metadata."""
         with self.turn:
             topic_queues = self.topic_queues_by_name.get(info.name)
             if topic_queues is None:
@@ -237,7 +237,7 @@ class Accumulator:
     # Called by the sender
 
     def forget(self, topic: str) -> bool:
-        """Drop the queues of a topic that does not exist; False while any of them has work."""
+        """Drop the queues of a topic that no longer exists; False = not yet, because one of them has work."""
         with self.turn:
             if any(queue.is_active or queue.sealed for queue in self.topic_queues_by_name[topic].queues):
                 return False
@@ -245,14 +245,14 @@ class Accumulator:
             return True
 
     def begin_pass(self) -> list[PartitionQueue]:
-        """The queues that may have work. Batches opened from here on wake the sender again."""
+        """Begin a pass; return the queues that may have work. Batches opened from here on wake the sender again."""
         with self.turn:
             self._next_pass_s = _NEVER_S
             self._is_wake_due = self._is_wake_sent = False
             return list(self.active)
 
     def end_pass(self, next_pass_s: float, idle: Iterable[PartitionQueue]) -> None:
-        """Record when the sender will run next without a wake-up, and which queues it found without work."""
+        """End a pass: note when the next one is due without a wake-up, and which queues had no work."""
         with self.turn:
             self._next_pass_s = min(self._next_pass_s, next_pass_s)
             for queue in idle:
@@ -261,7 +261,7 @@ class Accumulator:
                     self.active.remove(queue)
 
     def take(self, queue: PartitionQueue, now_s: float) -> Batch | None:
-        """The queue's next batch if it is ready: full, lingered long enough, or its memory is wanted."""
+        """The queue's next batch if it is ready: full, its linger time over, or its memory needed. Else None."""
         with self.turn:
             if queue.sealed:
                 return queue.sealed.popleft()
@@ -270,25 +270,25 @@ class Accumulator:
                 return None
             is_full = batch.reserved - batch.room >= queue.full_size(self._batch_size)
             is_late = now_s >= self._lingers_until_s(queue, batch) and queue.waiting_bytes < queue.limit
-            # Waiters get memory from the queue's batches in flight, if there are some.
+            # If the queue has batches in flight, these will release memory for the waiters.
             is_in_the_way = bool(self._waiters) and not queue.waiting_bytes
             if is_full or is_late or is_in_the_way:
                 self._seal(queue)
             return queue.sealed.popleft() if queue.sealed else None
 
     def ready_at_s(self, queue: PartitionQueue) -> float:
-        """When the linger time of the queue's open batch ends; never, when there is none."""
+        """When the linger time of the queue's open batch ends; infinity if there is none."""
         batch = queue.open
         return _NEVER_S if batch is None else self._lingers_until_s(queue, batch)
 
     def oldest_deadline_s(self, queue: PartitionQueue) -> float:
-        """When the first batch that waits here exceeds its deadline."""
+        """The delivery deadline of the queue's first waiting batch; infinity if there is none."""
         with self.turn:
             batch = queue.sealed[0] if queue.sealed else queue.open
             return _NEVER_S if batch is None else batch.deadline_s
 
     def take_expired(self, queue: PartitionQueue, now_s: float) -> list[Batch]:
-        """Remove and return the batches that exceeded their deadline."""
+        """Remove and return the waiting batches whose delivery deadline has passed."""
         expired = []
         with self.turn:
             while queue.sealed and queue.sealed[0].deadline_s <= now_s:
@@ -300,7 +300,7 @@ class Accumulator:
         return expired
 
     def seal_all(self) -> list[Batch]:
-        """Make every open batch ready, and return all waiting ones."""
+        """Seal every open batch, so that it is ready; return all waiting batches."""
         waiting: list[Batch] = []
         with self.turn:
             for queue in self.active:
@@ -309,9 +309,10 @@ class Accumulator:
         return waiting
 
     def release(self, queue: PartitionQueue, size: int) -> None:
-        """A batch is done: its memory is free. If it was the only one of all, its queue needs no pass until the next.
+        """Release the memory of a batch that is done.
 
-        Unless records come on the loop: the task that has waited for this one sends the next before a pass due now.
+        If it was the only batch of the producer, its queue becomes inactive, which saves a pass. This is done only if
+        threads feed the producer: a task on the loop that waited for this batch may send the next record at once.
         """
         with self.turn:
             queue.waiting_bytes -= size
@@ -324,11 +325,11 @@ class Accumulator:
             waiter()
 
     def refuse(self, error: RaylogError) -> None:
-        """Refuse further records with `error`, until `accept`; those that wait here stay."""
+        """Refuse further records with `error`, until `accept`. Waiting batches stay."""
         with self.turn:
             if not self._is_closed:
                 self.closed_by = error
-            self._memory = -1  # with no batch open every append requests memory, and sees `closed_by` then
+            self._memory = -1  # no batch is open then, so every append needs memory, and meets `closed_by`
             for queue in self.active:
                 self._seal(queue)
             waiters, self._waiters = self._waiters, []
@@ -342,7 +343,7 @@ class Accumulator:
                 self.closed_by, self._memory = None, self._buffer_memory
 
     def take_all(self) -> list[tuple[PartitionQueue, Batch]]:
-        """Remove and return the batches not yet taken, ready or not."""
+        """Remove and return all waiting batches, ready or not."""
         left: list[tuple[PartitionQueue, Batch]] = []
         with self.turn:
             for queue in self.active:
@@ -352,13 +353,13 @@ class Accumulator:
         return left
 
     def close(self, error: RaylogError) -> list[tuple[PartitionQueue, Batch]]:
-        """Refuse further records with `error`, for good; return the batches not yet taken."""
+        """Refuse further records with `error`, for good; remove and return all waiting batches."""
         self.refuse(error)
         self._is_closed = True
         return self.take_all()
 
     def disown(self, error: RaylogError) -> None:
-        """In a forked child: refuse everything. No thread of the parent exists here to hold the lock."""
+        """In a forked child: refuse everything. Also frees the lock, since the thread that held it is not here."""
         self.turn.owner, self.turn.free = None, True
         self.closed_by = error
         self._is_closed, self._memory = True, -1
@@ -368,7 +369,7 @@ class Accumulator:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes of records that are not done."""
+        """Bytes of records that are neither stored nor failed."""
         turn, token = self.turn, [get_ident()]
         try:
             turn.take(token)
@@ -382,12 +383,12 @@ class Accumulator:
 
     def _raise_if_never(self, size: int) -> None:
         if self.closed_by is not None:
-            raise self.closed_by.with_traceback(None)  # all refused records share it: the trace would grow with each
+            raise self.closed_by.with_traceback(None)  # all refused records share it: else its traceback would grow
         if size > self._memory:
             raise RecordTooLarge(f"The record of {size} bytes is over buffer_memory={self._memory}.", size=size)
 
     def _sticky_queue(self, topic_queues: TopicQueues, size: int) -> PartitionQueue:
-        """The queue for the next `size` bytes without key. A queue that has had its share does not wait for more."""
+        """The sticky queue for the next `size` bytes. A queue that had its share is sealed at once, and replaced."""
         queue = topic_queues.sticky
         if size <= topic_queues.sticky_left():
             return queue
@@ -400,7 +401,7 @@ class Accumulator:
     def _enqueued(
         self, topic_queues: TopicQueues, queue: PartitionQueue | None, size: int, fill: Callable[[Batch], None]
     ) -> Batch | None:
-        """A closed batch of `size` bytes at the end of its queue; None when there is no memory now."""
+        """Put a sealed batch of `size` bytes at the end of its queue; None if there is no memory now."""
         if self._buffered + size > self._memory:
             self._raise_if_never(size)
             return None
@@ -421,11 +422,11 @@ class Accumulator:
         return batch
 
     def _with_room(self, topic_queues: TopicQueues, queue: PartitionQueue, size: int) -> Batch | None:
-        """The queue's open batch, or a new one, with a record's bytes counted; None when there is no memory for them.
+        """The queue's open batch, or a new one, with a record's bytes counted; None if there is no memory for them.
 
-        Once for many records: the batch reserves memory beyond the record, up to the size at which it counts as full,
-        until it is closed. The reservation is a share that leaves some for other partitions. In the current queue for
-        records without key it ends with the queue's share of them, at which the next queue is chosen.
+        This is called once for many records: the batch also reserves memory for more (`room`), up to the size at which
+        it counts as full. The reservation is limited, to leave memory for other partitions; in the sticky queue also by
+        what is left of the queue's share, after which the next sticky queue is chosen.
         """
         batch, batch_size = queue.open, self._batch_size
         before = 0 if batch is None else batch.reserved - batch.room
@@ -450,9 +451,10 @@ class Accumulator:
         return batch
 
     def _seal(self, queue: PartitionQueue) -> None:
-        """Close the open batch, if there is one; one without a record, whose first was interrupted, is dropped.
+        """Seal the open batch, if there is one. An empty one, whose first record was interrupted, is dropped.
 
-        A batch is in the line or open at every step: there is no call between these, so no signal handler either.
+        The batch is queued or open at every step: no call lies between the two assignments, so no signal handler runs
+        there.
         """
         batch = queue.open
         if batch is None:
@@ -473,7 +475,8 @@ class Accumulator:
         batch = self._new_batch(queue)
         due_s = self._lingers_until_s(queue, batch)
         self._activate(queue)
-        # Without a call from here on: an open batch is active, and the sender is to be woken for it.
+        # No call from here on, where a signal handler could run: the queue of an open batch is always active, and the
+        # sender is woken for it.
         if due_s < self._next_pass_s:
             self._next_pass_s = due_s
             self._is_wake_due = True
@@ -483,7 +486,7 @@ class Accumulator:
     def _lingers_until_s(self, queue: PartitionQueue, batch: Batch) -> float:
         if self._lingers_when_quiet or queue.waiting_bytes:
             return batch.opened_s + self._linger_s
-        return batch.opened_s  # no answer in flight whose arrival would add records
+        return batch.opened_s  # no batch in flight: lingering would only cost time
 
     def _new_batch(self, queue: PartitionQueue) -> Batch:
         now_s = time.monotonic()

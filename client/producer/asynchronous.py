@@ -1,6 +1,6 @@
-"""`AsyncProducer`: sending records from the user's own event loop.
+"""`AsyncProducer`: sends records from the user's own event loop.
 
-An `Engine` with futures and waits for the loop. May touch: the network, the clock.
+It adds awaitable futures and waiting to an `Engine`. May touch: the network, the clock.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ Appended = TypeVar("Appended", SendFuture, Batch)
 class AsyncProducer(AsyncTransactions, NotPickled):
     """Sends records from an event loop. `await start()` and `stop()`, or `async with`.
 
-    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
-    raises InvalidConfig.
+    Configure it with keyword arguments, or with `config` and its dotted keys: both are those of
+    `raylog.ProducerConfig`; an unknown one raises InvalidConfig.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
@@ -64,14 +64,14 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         self._home.enter()
         try:
             await self._engine.start()
-        except BaseException:  # refused, or cut off
+        except BaseException:  # refused or cancelled
             self._home.leave()
             raise
         _open[self._engine] = self._home
         cover_child()
 
     async def stop(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
-        """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+        """Send pending records, for at most `timeout` seconds (None = `delivery_timeout_ms`), then close.
 
         Records that are not stored by then fail with ClientClosed. An open transaction is aborted.
         """
@@ -118,15 +118,15 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         ttl: Delay | None = None,
         schedule_id: str | None = None,
     ) -> AsyncSendFuture:
-        """Queue a record; await the returned future for where it was stored.
+        """Queue a record; await the returned future to get where it was stored (RecordMetadata).
 
-        With `delay` or `deliver_at` consumers see it when it is due, a later one with its `schedule_id` replaces it,
-        and after `ttl` it expires, as of `Producer.send`.
+        With `delay` or `deliver_at` consumers see it when it is due; a later record with its `schedule_id` replaces it;
+        after `ttl` it expires. These arguments are as in `Producer.send`.
 
         Waits for metadata or buffer memory up to `max_block_ms`. Raises UnknownTopicOrPartition, RecordTooLarge,
-        BufferExhausted, ClientClosed, and TypeError or ValueError for what cannot be stored.
+        BufferExhausted, ClientClosed, and TypeError or ValueError for arguments that cannot be stored.
         """
-        # Checked here, and not in callees: most records need none of it, and calls dominate the cost of a record.
+        # Checked here, not in callees: most records need none of these calls, and calls dominate the cost of a record.
         engine = self._engine
         if not engine.is_usable or self._home.loop is not get_running_loop():
             engine.check_usable()
@@ -216,13 +216,13 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         deliver_at: Any = None,
         schedule_id: Any = None,
     ) -> AsyncSentBatch:
-        """Queue whole columns of records; await the result for where they were stored.
+        """Queue whole columns of records; await the result to get where they were stored (BatchMetadata).
 
-        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
-        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
-        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. `schedule_id`: a list
-        with that of each, or None for it. Otherwise as `send`.
+        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. A record with a key goes to
+        its key's partition; without keys and `partition` each batch goes to one partition. `headers`: a list with the
+        headers of each record, or None. `timestamp_ms`: one for all records, or a list or Arrow array with one for
+        each. `delay`, `deliver_at`: likewise, with values as in `send`; then the result has `schedules`. `schedule_id`:
+        a list with one for each record, or None. Waits and raises as `send`.
         """
         engine = self._engine
         if not engine.is_usable or self._home.loop is not get_running_loop():
@@ -248,7 +248,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
         return AsyncSentBatch(batches, [count for _, count in calls])
 
     async def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
-        """Append as soon as there is buffer memory. Raises BufferExhausted, and what `append` raises."""
+        """Append as soon as there is buffer memory. Raises BufferExhausted, and whatever `append` raises."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._engine.max_block_s
         while True:
@@ -266,11 +266,11 @@ class AsyncProducer(AsyncTransactions, NotPickled):
                 raise self._engine.exhausted()
 
     async def send_and_wait(self, topic: str, value: Any = None, key: Any = None, **options: Any) -> RecordMetadata:
-        """Send a record and wait until it is stored. Arguments and errors as of `send`, and the record's own error."""
+        """Send a record and wait until it is stored. Arguments and errors as in `send`; also the record's own error."""
         return await (await self.send(topic, value, key, **options))
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # the name users know
-        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
+        """Wait until all records sent before are stored or have failed. Raises RequestTimedOut after `timeout` s."""
         await self._engine.flush(timeout)
 
     async def partitions_for(self, topic: str) -> set[int]:
@@ -283,24 +283,24 @@ class AsyncProducer(AsyncTransactions, NotPickled):
 
 
 class _Plain(AsyncProducer):
-    """The same producer, whose `send` intercepts nothing."""
+    """A view of a producer whose `send` calls no interceptors."""
 
     def __init__(self, producer: AsyncProducer) -> None:
         self._engine, self.config, self._home = producer._engine, producer.config, producer._home
         self._interceptors = None
 
     def __del__(self) -> None:
-        """Leave the producer as it is."""
+        """Do nothing, so that the producer goes on."""
 
 
 _endings: dict[Engine, asyncio.Task[None]] = {}
 _open: dict[Engine, Home] = {}
-"""Of producers that were started and not stopped, with their loops; not the producers themselves, which may be dropped.
-"""
+"""The engines of producers that were started and not stopped, with their loops. Not the producers themselves, so that
+these can be garbage collected."""
 
 
 def _lose(engine: Engine) -> None:
-    """Fail what is not stored, where nothing can be sent any more, and say how many records that are."""
+    """Fail the records that are not stored, because nothing can be sent any more, and log how many there were."""
     _open.pop(engine, None)
     failed = engine.failed_records
     engine.forget()
@@ -308,7 +308,7 @@ def _lose(engine: Engine) -> None:
 
 
 def _end_at_exit() -> None:
-    """Send what is left on loops that are not closed: Ray stops the loop of an actor that ends, and leaves it open."""
+    """Send pending records on loops that are not closed: Ray stops the loop of an ending actor, but leaves it open."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Engine]] = {}
     for engine, home in list(_open.items()):
         if home.loop is None or home.loop.is_closed():
@@ -333,7 +333,7 @@ async def _send_all(engines: list[Engine]) -> None:
 
 
 def _wait(wait: Callable[[], object], engines: list[Engine]) -> None:
-    """Wait for the end of producers; where that is cut short, by Ctrl-C or the end of their loop, say what is lost."""
+    """Wait until producers have ended. If that is cut short, by Ctrl-C or the end of their loop, log what is lost."""
     try:
         wait()
     except (KeyboardInterrupt, TimeoutError, RuntimeError, concurrent.futures.CancelledError):
@@ -351,7 +351,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def _end(engine: Engine) -> asyncio.Task[None]:
-    """Send what is left of a producer that was dropped, or whose program ends, and close it. On its loop."""
+    """Send the pending records of a producer that was dropped, or whose program ends, and close it. On its loop."""
     if engine not in _endings:
         task = asyncio.get_running_loop().create_task(send_rest(engine, "stopped"), name="raylog-ends")
         _endings[engine] = task
@@ -360,7 +360,7 @@ def _end(engine: Engine) -> asyncio.Task[None]:
 
 
 def _ended(engine: Engine, task: asyncio.Task[None]) -> None:
-    """It is closed, or cut off: by its loop, which ends, or by something else, and then it is still to be closed."""
+    """The task of `_end` is done. If it was cancelled, and the loop goes on, the producer has still to be closed."""
     _endings.pop(engine, None)
     _lose(engine)
     mark_seen(task)

@@ -1,7 +1,7 @@
 """A batch of records, from `send()` to its acknowledgement.
 
-`send()` fills batches from any thread, the sender encodes and delivers them on the loop. The objects for waiting are
-made once per batch, and only when a thread waits (see `futures`). No I/O.
+`send()` fills batches from any thread; the sender encodes and delivers them on the loop. Objects to wait with are made
+only when a thread waits (see `futures`). No I/O.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from raylog.storage.batch.records import decode_batch, encode_batch, encode_stam
 logger = logging.getLogger(__name__)
 
 JOIN_BELOW_BYTES = 8 * 1024
-"""A connection would copy a body below this beside the header in any case."""
+"""Bodies below this size are joined with their header, since the connection would copy them in any case."""
 
 QUEUED, SENT, STORED = "queued", "sent", "stored"
 SEQUENCE_MASK = 2**31 - 1
-"""Sequences go on at 0 behind it."""
+"""The highest sequence number; 0 follows it."""
 
 
 class EncodedBody(NamedTuple):
-    """The body of a batch that was encoded before it came to the producer (`raylog.client.encoding`)."""
+    """The body of a batch that was encoded before it was passed to the producer (`raylog.client.encoding`)."""
 
     body: bytes
-    """Compressed, as `compression` names it."""
+    """Compressed with the codec number `compression`."""
     records: int
     first_ms: int
     last_ms: int
@@ -59,22 +59,22 @@ class Batch:
         self.topic = topic
         self.partition = partition
         self.keys: list[bytes | None] = []
-        """Empty when no record has one."""
+        """Empty if no record has a key."""
         self.values: list[bytes | None] = []
         self.stamps: list[tuple[int, int]] = []
-        """The timestamps in milliseconds, each with the index of the first record that has it: many share one."""
+        """Run-length encoded timestamps: (index of the first record of the run, milliseconds)."""
         self.quick_from_s = self.quick_until_s = 0.0
-        """The millisecond of the last record, in seconds. A record of the same millisecond only appends its value, and
-        its key if the others have keys. Empty when the batch has headers, or its last record a timestamp from the
-        user."""
+        """The millisecond of the last record, as an interval in seconds. A record of the same millisecond can be added
+        by appending just its value, and its key if the others have keys. Empty interval if the batch has headers, or
+        the last record a timestamp from the user."""
         self.headers: list[list[Header] | None] | None = None
         self.body: EncodedBody | None = None
-        """Instead of columns: they were encoded by the caller."""
+        """The encoded body, if the caller has encoded the records; then the columns are empty."""
         self.reserved = 0
-        """Bytes of the producer's memory that the open batch holds: its records, and `room` for more."""
+        """Bytes of the producer's memory that the open batch has reserved: for its records, and `room` for more."""
         self.room = 0
         self.size = 0
-        """Bytes of the records as the producer counts them, before compression; known when the batch is closed."""
+        """Bytes of the records as the producer counts them, before compression; set when the batch is sealed."""
         self.opened_s = opened_s
         self.deadline_s = deadline_s
         self.loop_thread = loop_thread
@@ -82,33 +82,34 @@ class Batch:
         # State of the sender.
         self.record_count = 0
         self.encoded: bytes | tuple[bytes, ...] = b""
-        """The encoded bytes; in parts if a large body would have to be copied to join them."""
+        """The encoded batch; in two parts (header, body) if the body is large, which saves a copy."""
         self.encoded_bytes = 0
         self.base_sequence = -1
         self.state = QUEUED
         self.attempts = 0
-        """Number of attempts; also separates the answer of the last attempt from a late one of an earlier."""
+        """Number of attempts; the late answer of an earlier attempt is ignored."""
         self.sent_s = 0.0
         self.is_refused_as_out_of_order = False
         self.is_refused_as_too_large = False
         self.pieces: list[Batch] = []
-        """What is sent in its place after `cut`, in order; each has its own outcome, and the batch is done with all."""
+        """After `cut`: the batches sent in its place, in order. Each has its own outcome; this is done when all are."""
         # Result.
         self.is_done = False
         self.base_offset = -1
         self.replaced: Sequence[int] = ()
-        """Of delayed records with schedule ids, as the reply says it."""
+        """For delayed records with schedule ids: which of them replaced an earlier one, as in the reply."""
         self.error: RaylogError | None = None
         self._callbacks: deque[Callable[[], object]] = deque()
-        """What takes one out calls it. Its steps are atomic: with a lock, a signal handler that waits for the loop
-        could keep the loop waiting for the thread that it has interrupted."""
+        """Whatever removes a callback calls it. The deque's operations are atomic, and there is no lock: a signal
+        handler that waits for the loop could interrupt the thread that holds the lock, and block the loop
+        with it for good."""
 
     # Filling, under the accumulator's lock
 
     def add(
         self, key: bytes | None, value: bytes | None, headers: list[Header] | None, timestamp_ms: int | None
     ) -> int:
-        """Append a record; returns its index. Without a timestamp it gets the current time."""
+        """Append a record; return its index. Without a timestamp it gets the current time."""
         index = len(self.values)
         try:
             if timestamp_ms is None:
@@ -133,7 +134,7 @@ class Batch:
         return index
 
     def even_out(self) -> None:
-        """After Ctrl-C, or another error in the middle of an append: drop the partial record."""
+        """Drop a partial record, after Ctrl-C or another error in the middle of an append."""
         count = len(self.values)
         del self.keys[count:]
         if self.headers is not None:
@@ -144,7 +145,7 @@ class Batch:
     def encode(
         self, compression: int, producer_id: int, producer_epoch: int, base_sequence: int, attributes: int = 0
     ) -> None:
-        """Close and encode the batch; the columns are not kept. `attributes`: without the codec's number."""
+        """Encode the batch, and drop its columns. `attributes`: of the header, without the codec bits."""
         self.base_sequence = base_sequence
         meta = BatchMeta(producer_id, producer_epoch, base_sequence, attributes=attributes)
         if self.body is not None:
@@ -161,7 +162,7 @@ class Batch:
         self.keys, self.values, self.headers = [], [], None
 
     def encode_again(self, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-        """The same records under another producer id, epoch and sequence: these lie inside the checksum."""
+        """Encode it again with another producer id, epoch and sequence: the checksum covers these."""
         encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
         header = parse_header(encoded)
         columns = decode_batch(encoded, 0, header, verify=False)
@@ -176,10 +177,10 @@ class Batch:
         )
 
     def cut(self, bytes_max: int, attributes: int) -> list[Batch]:
-        """Cut an encoded batch of several records into pieces that are sent in its place; it is done when they are.
+        """Split an encoded batch into pieces that are sent in its place; it is done when they all are.
 
-        Each piece has at most `bytes_max` bytes, or one record. There are two at least. Sequences go on through them,
-        so none of the batch may be stored. `attributes`: as of `encode`.
+        There are at least two pieces, each of at most `bytes_max` bytes or of one record. Their sequences are those of
+        the batch's records, so none of these may be stored already. `attributes` as in `encode`.
         """
         encoded = self.encoded if isinstance(self.encoded, bytes) else b"".join(self.encoded)
         header = parse_header(encoded)
@@ -206,7 +207,7 @@ class Batch:
             piece.encoded, piece.encoded_bytes, piece.base_sequence = piece_bytes, len(piece_bytes), sequence
             piece.record_count = end - first
             piece.stamps = list(enumerate(columns.timestamps[first:end]))
-            # Shares of the batch's memory, which add up to it.
+            # Each piece gets a share of the batch's memory; the shares add up to it.
             piece.size = self.size * end // self.record_count - self.size * first // self.record_count
             pieces.append(piece)
         self.pieces, self.encoded = pieces, b""
@@ -220,11 +221,11 @@ class Batch:
             self._finish()
 
     def leaves(self) -> list[Batch]:
-        """What was sent: the batch itself, or all its pieces in order."""
+        """The batches that were sent: itself, or all its pieces in order."""
         return [leaf for piece in self.pieces for leaf in piece.leaves()] if self.pieces else [self]
 
     def leaf_of(self, index: int) -> tuple[Batch, int]:
-        """The batch that was sent with a record, and the record's index in it."""
+        """The batch in which a record was sent (itself or a piece), and the record's index there."""
         batch = self
         while batch.pieces:
             for piece in batch.pieces:
@@ -237,7 +238,7 @@ class Batch:
     # Completion
 
     def complete(self, base_offset: int) -> None:
-        """Complete the batch: all records are stored, the first at `base_offset` (-1: not known)."""
+        """Complete the batch: all records are stored, the first at `base_offset` (-1 = not known)."""
         self.base_offset = base_offset
         self._finish()
 
@@ -261,21 +262,21 @@ class Batch:
     # Waiting
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Block this thread until the batch is done; False when `timeout_s` ended first. Not for the loop's thread."""
+        """Block this thread until the batch is done; False after `timeout_s`. Not for the loop's thread."""
         if threading.get_ident() == self.loop_thread:
             raise RuntimeError("This would block the event loop that sends the record; await the future instead.")
         if self.forks != this_process.forks:
             self._check_process()
         signal = Signal()
-        callback = signal.set  # one object, by which it is found again
-        self._callbacks.appendleft(callback)  # before those that may take longer
+        callback = signal.set  # a single bound method, so that it can be removed again
+        self._callbacks.appendleft(callback)  # first, since other callbacks may take longer
         try:
             return self.is_done or signal.wait(timeout_s) or self.is_done
         finally:
             self.stop_waiting(callback)
 
     def when_done(self, callback: Callable[[], object]) -> None:
-        """Call `callback` once, on the loop's thread when the batch gets done, or at once if it is."""
+        """Call `callback` once: in the loop's thread when the batch is done, or here and now if it is done already."""
         if self.forks != this_process.forks:
             self._check_process()
         self._callbacks.append(callback)
@@ -290,7 +291,7 @@ class Batch:
             )
 
     def stop_waiting(self, callback: Callable[[], object]) -> bool:
-        """Forget a callback of `when_done`: no caller waits for it any more; whether it was there. Idempotent."""
+        """Remove a callback of `when_done`, whose caller no longer waits; return whether it was there. Idempotent."""
         try:
             self._callbacks.remove(callback)
         except ValueError:
@@ -313,7 +314,7 @@ def _header_of(encoded: EncodedBody, meta: BatchMeta) -> bytes:
 def _call(callback: Callable[[], object]) -> None:
     try:
         callback()
-    except (Exception, CancelledError):  # an error in the user's callback must not keep other records from completing
+    except (Exception, CancelledError):  # a failing user callback must not stop the others
         logger.exception("A callback of a sent record raised an error.")
     except SystemExit:
         if threading.current_thread() is threading.main_thread():

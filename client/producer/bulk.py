@@ -1,4 +1,4 @@
-"""Sending many Arrow tables, and seeing all of them stored. Used by the write tasks of Spark and Ray Data."""
+"""Sends many Arrow tables, and waits until all are stored. Used by the write tasks of Spark and Ray Data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from raylog.client.producer.producer import Producer
 
 
 def send_all(producer: Producer, parts: Iterable[tuple[str, Any, Any]]) -> int:
-    """Send topics with the columns and partitions of `send_arrow`, and wait until all is stored; how many records.
+    """Send parts, each the (topic, columns, partitions) of a `send_arrow`; return how many records were stored.
 
-    Raises the first error of a record, as soon as it is known.
+    Waits until all are stored. Raises the first error of a record as soon as it is known.
     """
     records = 0
     under_way: deque[SentBatch] = deque()
@@ -23,6 +23,6 @@ def send_all(producer: Producer, parts: Iterable[tuple[str, Any, Any]]) -> int:
         under_way.append(sent)
         while under_way and under_way[0].done():
             under_way.popleft().result(0)
-    for sent in under_way:  # each has a deadline of its own: delivery_timeout_ms
+    for sent in under_way:  # no timeout here: each fails after delivery_timeout_ms at the latest
         sent.result()
     return records

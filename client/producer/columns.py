@@ -1,9 +1,8 @@
-"""Whole columns of records: what `send_batch()` makes of lists and Arrow arrays, and its future.
+"""Whole columns of records for `send_batch()`: checks lists and Arrow arrays, cuts them into batches; its future.
 
-Values and keys pass unchanged from the caller's lists into the batches' columns: per record there are only C loops,
-unless records have headers or partitions of their own.
-Used by `Producer` and `AsyncProducer`. Pure; pyarrow is never imported here, an Arrow array is recognised by its
-methods.
+Values and keys pass unchanged from the caller's lists into the batches' columns. So the work per record is done by C
+loops, unless records have headers or different partitions. Used by `Producer` and `AsyncProducer`. Pure; pyarrow is
+never imported here: an Arrow array is recognised by its methods.
 """
 
 from __future__ import annotations
@@ -33,9 +32,9 @@ _PLAIN = frozenset({bytes, type(None)})
 
 
 class BatchMetadata(msgspec.Struct, frozen=True, gc=False):
-    """Where one piece of a `send_batch()` was stored: `count` records at `offset` and behind it.
+    """Where one piece of a `send_batch()` was stored: `count` records from `offset` on.
 
-    `offset` is -1 when that is not known (acks=0, or a very old duplicate).
+    `offset` is -1 if it is not known (acks=0, or a very old duplicate).
     """
 
     topic: str
@@ -45,7 +44,7 @@ class BatchMetadata(msgspec.Struct, frozen=True, gc=False):
 
 
 class SentBatch:
-    """The outcome of one `send_batch()`. May be waited for in any thread."""
+    """The outcome of one `send_batch()`. Any thread may wait for it."""
 
     __slots__ = ("_batches", "_counts")
 
@@ -62,9 +61,9 @@ class SentBatch:
         return all(batch.is_done for batch in self._batches)
 
     def result(self, timeout: float | None = None) -> list[BatchMetadata]:
-        """Where the records were stored, in pieces; those of a partition in order. Waits up to `timeout` seconds.
+        """Where the records were stored, in pieces; those of one partition in order. Waits up to `timeout` seconds.
 
-        Raises TimeoutError when the result is not known by then, or the first error of a record: the others may be
+        Raises TimeoutError if the result is not known by then, or the first error of a record; other records may be
         stored nevertheless.
         """
         error = self.exception(timeout)
@@ -91,12 +90,12 @@ class SentBatch:
 
 
 class AsyncSentBatch(SentBatch):
-    """The same for AsyncProducer: it can be awaited."""
+    """The outcome of `AsyncProducer.send_batch`: it can be awaited."""
 
     __slots__ = ()
 
     def __await__(self) -> Generator[Any, None, list[BatchMetadata]]:
-        """Wait in a coroutine."""
+        """Wait until all records are stored or have failed; the result is that of `result`."""
         for batch in self._batches:
             if not batch.is_done:
                 try:
@@ -110,18 +109,18 @@ class Columns(NamedTuple):
     """Checked columns, of equal length."""
 
     values: Column
-    """Bytes or null, as the keys."""
+    """Bytes or None; so are the keys."""
     keys: Column | None
     headers: HeadersColumn | None = None
     timestamps: list[int] | None = None
-    """In milliseconds; None: all records have the same, which `appends` is given."""
+    """In milliseconds; None = all records have the same one, which is passed separately."""
 
     def part(self, rows: slice) -> Columns:
-        """Consecutive records of these."""
+        """The records of a slice."""
         return Columns(*(None if column is None else column[rows] for column in self))  # type: ignore[arg-type]  # values are there
 
     def stamps(self, moment_ms: int) -> list[tuple[int, int]]:
-        """The timestamps as batches have them: each with the index of the first record that has it."""
+        """The timestamps as in `Batch.stamps`; `moment_ms` for all records if there is no column of them."""
         if self.timestamps is None:
             return [(0, moment_ms)]
         stamps, index = [], 0
@@ -140,7 +139,7 @@ def checked_columns(
     headers: Any = None,
     timestamps: Any = None,
 ) -> Columns:
-    """The columns as lists of bytes. `convert_*` is applied to each entry if given, and to each that is not bytes.
+    """The columns as lists of bytes. `convert_value` and `convert_key`, if given, are applied to each entry.
 
     Raises TypeError for an entry of a wrong type, ValueError for columns of unequal length and for timestamps that
     cannot be stored.
@@ -158,12 +157,12 @@ def checked_columns(
 
 
 def is_column(entry: Any) -> bool:
-    """Whether an argument that may be a value for all records is a column with a value for each."""
+    """Whether an argument is a column with a value for each record, and not one value for all."""
     return hasattr(entry, "to_pylist") or (isinstance(entry, Sequence) and not isinstance(entry, str | bytes))
 
 
 def distinct_of(partitions: Any) -> list[int]:
-    """The distinct numbers of an Arrow array of partitions; of None none."""
+    """The distinct numbers in an Arrow array of partitions; [] for None. Raises TypeError for anything else."""
     if partitions is not None and not hasattr(partitions, "drop_null"):
         raise TypeError(f"The partitions must be an Arrow array of integers, not {type(partitions).__name__}.")
     numbers: list[int] = [] if partitions is None else partitions.drop_null().unique().to_pylist()
@@ -171,7 +170,7 @@ def distinct_of(partitions: Any) -> list[int]:
 
 
 def check_arrow(columns: Any) -> None:
-    """Raise TypeError for what are no ArrowColumns."""
+    """Raise TypeError for anything but ArrowColumns."""
     if not hasattr(columns, "keys") or not hasattr(columns, "values") or callable(columns.values):
         raise TypeError(f"The columns must be ArrowColumns, not {type(columns).__name__}: {columns!r:.100}.")
 
@@ -215,7 +214,7 @@ def _column(name: str, column: Any, convert: Convert | None) -> Column:
 
 
 def _of_arrow(array: Any) -> list[Any]:
-    """The entries of an Arrow array; those of a binary or text array are sliced from its one buffer of bytes."""
+    """The entries of an Arrow array; a binary or text array without nulls is sliced from one copy of its buffer."""
     kind = str(array.type)
     if kind not in ("binary", "string", "large_binary", "large_string") or array.null_count or not len(array):
         entries: list[Any] = array.to_pylist()
@@ -229,16 +228,16 @@ def _of_arrow(array: Any) -> list[Any]:
 
 
 class Piece(NamedTuple):
-    """Consecutive rows of one partition's columns that make one batch."""
+    """Consecutive rows of one partition's columns that make one batch, and their size in bytes."""
 
     columns: Columns
     size: int
 
 
 def pieces_of(columns: Columns, limit: int, largest: LargestRecord) -> Iterator[Piece]:
-    """Cut columns into batches of at most `limit` bytes, and at least one record each.
+    """Cut columns into batches, each of at most `limit` bytes but at least one record.
 
-    Raises RecordTooLarge, before anything is yielded, for a record over the limit.
+    Raises RecordTooLarge for a too large record, before anything is yielded.
     """
     values, keys, headers = columns.values, columns.keys, columns.headers
     if not values:
@@ -271,7 +270,7 @@ def _sizes(column: Column) -> list[int]:
 
 
 class Planned(NamedTuple):
-    """A batch to append, and its queue; None = the current one for records without key."""
+    """A batch to append, and its queue; None = the sticky queue."""
 
     queue: PartitionQueue | None
     piece: Piece
@@ -280,7 +279,7 @@ class Planned(NamedTuple):
 def planned(
     accumulator: Accumulator, topic_queues: TopicQueues, columns: Columns, partition: int | None
 ) -> list[Planned]:
-    """The batches that these columns become. Raises RecordTooLarge, UnknownTopicOrPartition."""
+    """The batches that these columns make, each with its queue. Raises RecordTooLarge, UnknownTopicOrPartition."""
     limit, largest = topic_queues.largest, topic_queues.largest_record
     if partition is not None:
         queues = {accumulator.queue_of(topic_queues, None, None, partition): columns}
@@ -299,7 +298,7 @@ def _by_key(topic_queues: TopicQueues, columns: Columns, keys: Column) -> dict[P
         for row, key in enumerate(keys):
             rows.setdefault(None if key is None else topic_queues.queue_of_key(key), []).append(row)
         return _chosen(columns, rows)
-    # The usual columns: a look-up and two appends for each record.
+    # Only keys and values, as usual: a look-up and two appends for each record.
     chosen: dict[bytes | None, tuple[Column, Column]] = {}
     queues: dict[PartitionQueue | None, tuple[Column, Column]] = {}
     for key, value in zip(keys, columns.values, strict=True):
@@ -315,7 +314,7 @@ def _by_key(topic_queues: TopicQueues, columns: Columns, keys: Column) -> dict[P
 def _by_rule(
     accumulator: Accumulator, topic_queues: TopicQueues, columns: Columns
 ) -> dict[PartitionQueue | None, Columns]:
-    """The partitioner sees every record: it may go by values, or by turns."""
+    """The rows by queue. The partitioner is called for every record, since it may use values, or take turns."""
     rows: dict[PartitionQueue | None, list[int]] = {}
     for row, (key, value) in enumerate(zip(columns.keys or repeat(None), columns.values)):  # noqa: B905  # no end
         rows.setdefault(accumulator.queue_of(topic_queues, key, value, None), []).append(row)

@@ -1,7 +1,7 @@
-"""The producer shared by `Producer` and `AsyncProducer`: everything except waiting for room and making futures.
+"""The core of a producer, shared by `Producer` and `AsyncProducer`: all but waiting for buffer memory and futures.
 
-Each face owns one. `start`, `stop`, `flush`, `route` and `partitions_for` belong on the client's loop, the rest may be
-called from any thread. May touch: the network through `ClusterClient`, the clock.
+Each of the two owns one. The coroutines belong on the client's loop; other methods may be called from any thread. May
+touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Engine:
     """One producer. `start()` before use, `stop()` at the end."""
 
     def __init__(self, config: ProducerConfig) -> None:
-        """Raises InvalidConfig for a serializer that is not known."""
+        """Raises InvalidConfig for an unknown serializer, partitioner or interceptor."""
         self.config = config
         self._serialize_key = serializer(config.key_serializer)
         self._serialize_value = serializer(config.value_serializer)
         self.serializes = self._serialize_key is not None or self._serialize_value is not None
-        """Whether keys or values have a serializer: else bytes are sent as they are."""
+        """Whether keys or values have a serializer; if not, they have to be bytes."""
         chain = interceptors_of(config.interceptors, "on_send", "on_acknowledgement")
         self.interceptors = ProducerInterceptors(chain) if chain else None
         self.cluster = ClusterClient(config)
@@ -60,7 +60,7 @@ class Engine:
         self.max_block_s = config.max_block_ms / 1000
         self.is_usable = False
         self.home: Home | None = None
-        """Where an AsyncProducer lives; else the engine is on the clients' own loop."""
+        """The loop of an AsyncProducer; None for a Producer, whose engine is on the clients' shared loop."""
         self.is_closed = False
         self._ending = Ending()
 
@@ -78,7 +78,7 @@ class Engine:
             self.is_usable = True
 
     async def stop(self, timeout_s: float | None = None) -> None:
-        """Send pending records, for at most `timeout_s` seconds (else `delivery_timeout_ms`), then close.
+        """Send pending records, for at most `timeout_s` seconds (None = `delivery_timeout_ms`), then close.
 
         An open transaction is aborted instead. Records that are not stored by then fail with ClientClosed. Idempotent.
         """
@@ -103,7 +103,7 @@ class Engine:
             self.interceptors.close()
 
     def forget(self) -> None:
-        """Fail what is not stored: the loop has ended, and nothing can be closed in order."""
+        """Fail all records that are not stored, because the loop has ended and an orderly end is impossible."""
         self.is_closed, self.is_usable = True, False
         self._sender.abandon(closed_error())
 
@@ -115,7 +115,7 @@ class Engine:
         return self._transactions
 
     def check_usable(self) -> None:
-        """Raise ClientClosed before the start, after the end, and on another loop than that of the start."""
+        """Raise ClientClosed before the start, after the end, and on a loop other than that of the start."""
         if self.home is not None and self.home.loop is not None:
             self.home.check()
         if self.is_closed:
@@ -125,11 +125,11 @@ class Engine:
 
     @property
     def failed_records(self) -> int:
-        """How many records were not stored so far."""
+        """How many records have failed so far."""
         return self._sender.failed_records
 
     async def flush(self, timeout_s: float | None) -> None:
-        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout_s`."""
+        """Wait until all records sent before are stored or have failed. Raises RequestTimedOut after `timeout_s`."""
         self.check_usable()
         try:
             async with asyncio.timeout(timeout_s):
@@ -147,16 +147,16 @@ class Engine:
         return {partition.partition for partition in info.partitions}
 
     async def route(self, topic: str, partition: int | None) -> TopicQueues:
-        """Fetch a topic's partitions, again if it has to have grown for `partition` to exist.
+        """Look up a topic, again if it does not have `partition`, which may be new; return its queues.
 
-        Waits up to `max_block_ms`, over all its requests. Raises UnknownTopicOrPartition.
+        Waits up to `max_block_ms` for all its requests. Raises UnknownTopicOrPartition.
         """
         self.check_usable()
         deadline = Deadline(self.max_block_s)
         self.cluster.watch((checked_topic(topic),))
         self._sender.forget_deleted()
         try:
-            if partition is None or partition < 0:  # one that is negative is refused where it is looked up
+            if partition is None or partition < 0:  # a negative one is refused later, by the topic's queues
                 info = await self.cluster.topic(topic, timeout_s=deadline.left_s)
             else:  # it may have grown since the look-up
                 info = await self.cluster.topic_with(topic, partition, timeout_s=deadline.left_s)
@@ -166,9 +166,9 @@ class Engine:
         return self.accumulator.topic_queues(info)
 
     async def route_of_delayed(self, topic: str, partition: int | None = None) -> tuple[Waiting, TopicQueues]:
-        """Find where a topic's delayed records wait; it has this partition, or that is an error of the record.
+        """Find where a topic's delayed records wait, and the queues of ``__scheduled``.
 
-        Waits up to `max_block_ms`, over all its requests.
+        Waits up to `max_block_ms` for all its requests. Raises UnknownTopicOrPartition if the topic lacks `partition`.
         """
         self.check_usable()
         check_place(topic, partition)
@@ -183,13 +183,13 @@ class Engine:
         return waiting, queues
 
     def checked_key(self, key: Any) -> bytes | None:
-        """The key's bytes, by its serializer."""
+        """The key's bytes, from its serializer if there is one. Raises TypeError, and as the serializer."""
         if self._serialize_key is not None and key is not None:
             key = self._serialize_key(key)
         return key if key is None or type(key) is bytes else as_bytes("key", key)
 
     def checked_value(self, value: Any) -> bytes | None:
-        """The value's bytes, by its serializer."""
+        """The value's bytes, from its serializer if there is one. Raises TypeError, and as the serializer."""
         if self._serialize_value is not None and value is not None:
             value = self._serialize_value(value)
         return value if value is None or type(value) is bytes else as_bytes("value", value)
@@ -203,9 +203,10 @@ class Engine:
         partition: int | None,
         timestamp_ms: Any,
     ) -> list[tuple[Callable[[], Batch | None], int]]:
-        """The calls that queue columns, batch by batch, and their counts of records; a call returns None without room.
+        """The calls that queue columns, one per batch, each with its count of records.
 
-        Raises TypeError, ValueError, RecordTooLarge, UnknownTopicOrPartition, before anything is queued.
+        A call returns None if there is no buffer memory. Raises TypeError, ValueError, RecordTooLarge,
+        UnknownTopicOrPartition, before anything is queued.
         """
         interceptors = self.interceptors
         if interceptors is None:
@@ -222,7 +223,7 @@ class Engine:
     async def delayed_appends(
         self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, when: When
     ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
-        """The same for columns of delayed records, and when each is due. Raises what `send` raises for a delay too."""
+        """As `appends` for delayed records; also returns when each is due (ms since 1970). Raises as `send`."""
         waiting, queues = await self.route_of_delayed(topic, partition)
         count = len(values)
         given = waiting.dues_ms(count, when.delay, when.deliver_at)
@@ -235,9 +236,9 @@ class Engine:
     async def delayed_arrow_appends(
         self, topic: str, columns: ArrowColumns, partitions: Any, delay_ms: int
     ) -> tuple[list[tuple[Callable[[], Batch | None], int]], list[int]]:
-        """The same for Arrow columns of a topic that delays what it gets: then each record is an object here.
+        """As `delayed_appends` for Arrow columns of a topic with `delay.default.ms`. Makes Python objects per record.
 
-        Their timestamps do not count: a delayed record has that of its due time.
+        The timestamps in the columns do not count: that of a delayed record is its due time.
         """
         if self.interceptors is not None:
             raise refuse_columns("send_arrow()", "send_batch()")
@@ -285,9 +286,9 @@ class Engine:
     def arrow_appends(
         self, topic_queues: TopicQueues, columns: ArrowColumns, partitions: Any
     ) -> Iterator[tuple[Callable[[], Batch | None], int]]:
-        """The same for Arrow columns, as an iterator: the next batch is encoded while those before it are sent.
+        """As `appends` for Arrow columns, as an iterator: a batch is encoded while those before it are sent.
 
-        Raises UnknownTopicOrPartition before anything is queued, RecordTooLarge before anything of its partition is.
+        Raises UnknownTopicOrPartition before anything is queued, RecordTooLarge before anything of that partition is.
         """
         from raylog.client.encoding.arrow_columns import STICKY, bodies_of, by_partition, partitions_of
 
@@ -295,7 +296,7 @@ class Engine:
             raise refuse_columns("send_arrow()", "send_batch()")
         chosen = partitions_of(columns.keys, partitions, len(columns.values), topic_queues.count)
         if len(chosen):
-            topic_queues.queue(max(0, int(chosen.max())))  # raises for one that does not exist
+            topic_queues.queue(max(0, int(chosen.max())))  # raises if the highest partition does not exist
         compression = COMPRESSIONS[self.config.compression_type]
         for number, part in by_partition(columns, chosen):
             queue = None if number == STICKY else topic_queues.queue(number)
@@ -310,21 +311,21 @@ class Engine:
                 yield partial(self.accumulator.append_body, topic_queues, queue, body), body.records
 
     def exhausted(self) -> BufferExhausted:
-        """The error for a buffer that stayed full."""
+        """The error when the buffer stayed full for `max_block_ms`."""
         return BufferExhausted(
             f"The producer's buffer of {self.config.buffer_memory} bytes stayed full for {self.config.max_block_ms} ms:"
             " send more slowly, or raise buffer_memory or max_block_ms."
         )
 
     def metrics(self) -> ClientMetrics:
-        """Kafka's names; times in milliseconds where the name has no unit, sizes in bytes."""
+        """Metrics since the start, by Kafka's names, and those of each topic; times in milliseconds, sizes in bytes."""
         of_transactions = {} if self._transactions is None else self._transactions.metrics()
         values = self._sender.metrics() | of_transactions
         return ClientMetrics(values, time.monotonic(), topics=self._sender.topic_metrics())
 
 
 def _followed(interceptors: ProducerInterceptors, append: Callable[[], Batch | None], count: int) -> Batch | None:
-    """Append a batch, and report the outcome of its records."""
+    """Append a batch, and have the outcome of its records reported to the interceptors."""
     batch = append()
     if batch is not None:
         for index in range(count):
@@ -333,5 +334,5 @@ def _followed(interceptors: ProducerInterceptors, append: Callable[[], Batch | N
 
 
 def closed_error() -> ClientClosed:
-    """The error of later calls and of pending records after `close()`."""
+    """The error for calls after `close()`, and for records that were pending then."""
     return ClientClosed("The producer was closed; make a new one.")

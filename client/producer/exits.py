@@ -1,7 +1,7 @@
-"""The end of a program, or of a Ray actor, whose producers were not closed: send what is left, and say what was lost.
+"""At the end of a program or a Ray actor: sends the pending records of producers that were not closed, logs lost ones.
 
-Used by producer.py and asynchronous.py. `send_rest` belongs to the producer's loop. May touch: the log, and what the
-process does at its end.
+Used by producer.py and asynchronous.py. `send_rest` belongs to the producer's loop. May touch: the log, and the exit
+handlers of the process.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from raylog.core.errors import RequestTimedOut
 logger = logging.getLogger(__name__)
 
 QUIET_S = 1.0
-"""The end of a program says what it waits for when it takes longer than this."""
+"""If sending takes longer than this, a warning says what the end of the program waits for."""
 INTERRUPTED_S = 2.0
-"""How long the end of a program waits, once it is interrupted, to learn how many records were not stored."""
+"""How long the end of a program still waits after Ctrl-C, so that the number of lost records can be logged."""
 
 
 _ends: list[Callable[[], None]] = []
 _covered = -1
-"""The child of multiprocessing that ends in order."""
+"""Process id of the multiprocessing child in which a finalizer was registered; -1 = none."""
 
 
 def at_exit(end: Callable[[], None]) -> None:
-    """Call `end` when this process ends; in a child of multiprocessing once `cover_child` was called there."""
+    """Call `end` when this process ends. In a multiprocessing child this needs `cover_child`."""
     atexit.register(end)
     _ends.append(end)
 
 
 def cover_child() -> None:
-    """A producer is made: if this is a forked child of multiprocessing, it ends by `os._exit`, without exit handlers.
+    """Make the exit handlers run in a forked child of multiprocessing too. Called when a producer is made.
 
-    What multiprocessing calls before that are its own finalizers, and it has cleared those at the child's beginning.
+    Such a child ends with `os._exit`, without exit handlers. Before that multiprocessing only calls its own finalizers,
+    and those of the parent were cleared when the child began: so one is registered here, in the child.
     """
     global _covered
     process = sys.modules.get("multiprocessing.process")
@@ -60,9 +61,9 @@ def _end_child() -> None:
 
 
 async def send_rest(engine: Engine, verb: str) -> None:
-    """Send what is left, for at most `delivery_timeout_ms`, as `close` does; say what was not stored.
+    """Send the pending records, for at most `delivery_timeout_ms`, as `close` does; log how many were not stored.
 
-    `verb`: how its user ends such a producer.
+    `verb`: what the user should have done, "closed" or "stopped".
     """
     name, limit_s, failed = engine.config.client_id, engine.config.delivery_timeout_ms / 1000, engine.failed_records
     try:
@@ -78,12 +79,12 @@ async def send_rest(engine: Engine, verb: str) -> None:
             )
         await engine.stop(max(0.0, limit_s - QUIET_S))
     finally:
-        await engine.stop(0)  # what was cut short goes on to its end
+        await engine.stop(0)  # completes a stop that was interrupted
         log_lost(engine, engine.failed_records - failed, verb)
 
 
 def log_lost(engine: Engine, count: int, verb: str) -> None:
-    """Say how many records were not stored."""
+    """Log how many records were not stored, if any."""
     if count:
         name = engine.config.client_id
         logger.error("%s records of producer %r were not stored: it was not %s or flushed.", count, name, verb)

@@ -1,4 +1,4 @@
-"""The futures of sent records: each is two references, its batch and its index there. Pure.
+"""The futures of sent records: each consists of its batch and its index there. Pure.
 
 They are msgspec structs, because `send()` creates one per record, and no class is cheaper to create.
 """
@@ -23,13 +23,13 @@ _first = itemgetter(0)
 
 
 class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """The outcome of one `send()`. May be waited for in any thread."""
+    """The outcome of one `send()`. Any thread may wait for it."""
 
     _batch: Batch
     _index: int
 
     def __reduce_ex__(self, _: Any) -> NoReturn:
-        """Refuse to be pickled: only this process learns of the outcome."""
+        """Refuse to be pickled: only this process gets the outcome."""
         raise TypeError(
             "The future of a record cannot be pickled: it ends in the process that has sent the record. Return its "
             "result() instead, which says where the record is stored."
@@ -42,25 +42,25 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record was stored; waits up to `timeout` seconds.
 
-        Raises TimeoutError when the result is not known by then, or the error with which the record failed.
+        Raises TimeoutError if the result is not known by then, or the error with which the record failed.
         """
         error = self.exception(timeout)
         if error is not None:
             if isinstance(error, ClientClosed):
                 park_at_exit()
-            # Without the trace of earlier raises: all records of a batch share the error, and it would grow with each.
+            # All records of a batch share the error: without this its traceback would grow with each raise.
             raise error.with_traceback(None)
         return self._metadata()
 
     def exception(self, timeout: float | None = None) -> RaylogError | None:
-        """The error with which the record failed, or None; waits up to `timeout` seconds, then raises TimeoutError."""
+        """The error with which the record failed, or None. Waits up to `timeout` seconds, then raises TimeoutError."""
         batch = self._batch
         if not batch.is_done and not batch.wait(timeout):
             raise TimeoutError(f"The record was neither stored nor refused within {timeout} seconds; it is still sent.")
         return batch.leaf_of(self._index)[0].error if batch.pieces else batch.error
 
     def add_done_callback(self, function: Callable[[SendFuture], object]) -> None:
-        """Call `function(future)` when the result is known; on the client's thread, so it must not block."""
+        """Call `function(future)` when the result is known; in the client's thread, so it must not block."""
         self._batch.when_done(lambda: function(self))
 
     def _metadata(self) -> RecordMetadata:
@@ -71,14 +71,14 @@ class SendFuture(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 class AsyncSendFuture(SendFuture, frozen=True, eq=False, gc=False):
-    """The same for AsyncProducer: it can be awaited.
+    """The outcome of `AsyncProducer.send`: it can be awaited.
 
-    A class of its own, because type checkers warn of awaitables that are not awaited, and the result of a synchronous
-    `send()` is often unused.
+    This is a separate class because type checkers warn of awaitables that are not awaited, and the result of a
+    synchronous `send()` is often unused.
     """
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
-        """Wait in a coroutine."""
+        """Wait until the record is stored or has failed; the result is that of `result`."""
         if not self._batch.is_done:
             loop = asyncio.get_running_loop()
             waiter: asyncio.Future[None] = loop.create_future()

@@ -1,9 +1,9 @@
-"""Chooses the partition of a record: by its key, or without key one partition at a time.
+"""Partitioners: choose the partition of a record, by its key, or one partition after another for records without keys.
 
-The key's rule is Kafka's (murmur2), so that a key lies in the same partition for all producers. Without key, records
-stay on one partition until a batch's worth of bytes went there (KIP-480, KIP-794): fewer, larger batches than by turns.
-Other rules, and those of users, are chosen by the key `partitioner`; they see serialized keys and values. Used by the
-accumulator. Pure; randomness is an argument.
+Keys are hashed as in Kafka (murmur2), so that all producers put a key into the same partition. Records without a key go
+to one *sticky* partition until it has got a batch's worth of bytes, then to another (KIP-480, KIP-794): this makes
+fewer, larger batches than taking turns. The configuration key `partitioner` selects other rules, or a user's; they get
+serialized keys and values. Used by the accumulator. Pure; randomness is an argument.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from raylog.storage.batch.key_hash import partition_for_key as partition_for_key
 
 
 def next_sticky_partition(waiting: Sequence[int], available: Sequence[bool], chance: random.Random) -> int:
-    """The next partition for records without key.
+    """The next sticky partition, for records without a key.
 
-    `waiting` is the queue length of each partition, in batches: a partition is drawn with the weight of (longest queue
-    + 1 - its own queue), so slow leaders get less. Partitions without a leader are excluded while others have one.
+    `waiting` is the queue length of each partition, in batches. A partition is drawn with the weight (longest queue + 1
+    - its own queue), so slow leaders get less. Partitions without a leader are excluded while others have one.
     """
     partitions = len(waiting)
     if partitions == 1:
@@ -40,24 +40,24 @@ def next_sticky_partition(waiting: Sequence[int], available: Sequence[bool], cha
 
 
 class Partitions(Protocol):
-    """What a rule may know of a topic."""
+    """What a partitioner may know of a topic."""
 
     topic: str
     count: int
     """How many partitions it has; at least one."""
 
     def has_leader(self, partition: int) -> bool:
-        """Whether the partition has a leader, as far as is known."""
+        """Whether the partition has a leader, as far as known."""
 
 
 Rule: TypeAlias = Callable[[Partitions, "bytes | None", "bytes | None"], "int | None"]
-"""Topic, key and value of a record -> its partition; None = the current one of those that are filled in turn."""
+"""Topic, key and value of a record -> its partition; None = the sticky one."""
 
 
 def rule_of(choice: Any) -> Rule | None:
-    """The rule that the key `partitioner` names; None = murmur2, which the queues of a topic apply themselves.
+    """The rule for a value of the key `partitioner`; None = murmur2, which `TopicQueues` applies itself.
 
-    Raises InvalidConfig for an unknown name, or a function of a wrong number of arguments.
+    Raises InvalidConfig for an unknown name, or a function with a wrong number of arguments.
     """
     if choice is None or choice in ("murmur2", "murmur2_random", "default"):
         return None
@@ -80,14 +80,14 @@ def _in_sticky_turn(topic: Partitions, key: bytes | None, value: bytes | None) -
 
 
 def _by_crc32(topic: Partitions, key: bytes | None, value: bytes | None) -> int | None:
-    """As librdkafka's `consistent_random`: an empty key counts as none, and those fill partitions in turn."""
+    """As librdkafka's `consistent_random`; an empty key counts as none, and goes to the sticky partition."""
     return crc32(key) % topic.count if key else None
 
 
 class RoundRobin:
-    """Partitions by turns, record by record, for each topic; those without a leader are left out while others have one.
+    """Takes the partitions of a topic in turn, record by record; skips those without a leader while others have one.
 
-    May be called by several threads.
+    Several threads may call it.
     """
 
     def __init__(self) -> None:
@@ -108,10 +108,10 @@ class RoundRobin:
 
 
 def _arguments(function: Callable[..., Any]) -> int:
-    """Whether a user's function takes three or four arguments. Raises InvalidConfig for another number."""
+    """How many arguments a user's function takes, 4 or 3. Raises InvalidConfig for another number."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # one written in C may have none
+    except (TypeError, ValueError):  # a function written in C may have no signature
         return 3
     for count in (4, 3):
         try:

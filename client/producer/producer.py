@@ -1,6 +1,6 @@
-"""`Producer`: sending records from any thread; also re-exports `AsyncProducer`.
+"""`Producer`: sends records from any thread; also re-exports `AsyncProducer`.
 
-Its engine runs on the process's shared client loop (`runtime`); `send()` itself runs in the caller's thread and only
+Its engine runs on the process's shared client loop (`runtime`). `send()` itself runs in the caller's thread, and only
 fills batches. May touch: the network and one daemon thread, through the engine and the runtime; the clock.
 """
 
@@ -58,11 +58,11 @@ _CLOSE_EXTRA_S = 10.0  # for closing sockets, after the wait for records
 
 
 class Producer(Transactions, NotPickled):
-    """Sends records from any thread. Close it, or use `with`; one producer per process serves best.
+    """Sends records from any thread. Close it, or use `with`. One producer per process is usually best.
 
-    Keyword arguments, or `config` with dotted keys, are those of `raylog.ProducerConfig`; an unknown one
-    raises InvalidConfig.
-    Raises NoClusterFound, ConnectionFailed or AuthenticationFailed when no cluster can be reached.
+    Configure it with keyword arguments, or with `config` and its dotted keys: both are those of
+    `raylog.ProducerConfig`; an unknown one raises InvalidConfig. Raises NoClusterFound, ConnectionFailed or
+    AuthenticationFailed if no cluster can be reached.
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
@@ -80,7 +80,7 @@ class Producer(Transactions, NotPickled):
         cover_child()
         try:
             self._runtime.run(self._engine.start())
-        except BaseException:  # also where it is interrupted when it has started
+        except BaseException:  # an interrupt may arrive after the start
             _open_engines.discard(self._engine)
             self._runtime.call_soon(_begin_end, self._engine)
             raise
@@ -93,15 +93,15 @@ class Producer(Transactions, NotPickled):
         headers: Headers | None = None,
         partition: int | None = None,
         timestamp_ms: int | None = None,
-        delay: Delay | None = None,  # not behind a `*`: CPython 3.11 calls functions with such parameters the slow way
+        delay: Delay | None = None,  # no `*` before it: CPython 3.11 calls functions with keyword-only names slowly
         deliver_at: Moment | None = None,
         ttl: Delay | None = None,
         schedule_id: str | None = None,
     ) -> SendFuture:
-        """Queue a record and return at once; the future holds where it was stored.
+        """Queue a record and return; the future's result is where it was stored. Blocks up to `max_block_ms`.
 
-        It is visible after a `delay` ("30m", "level:5", ms, a timedelta) or at `deliver_at` (with a zone, or ms);
-        a later one with its `schedule_id` replaces it. A `ttl` ends it. Blocks up to `max_block_ms`. Raises ValueError,
+        It becomes visible after `delay` ("30m", "level:5", ms, timedelta) or at `deliver_at` (datetime with zone, or ms
+        since 1970), unless a later one with its `schedule_id` replaces it; it expires after `ttl`. Raises ValueError,
         TypeError, DelayDisabled, DelayTooLong, UnknownTopicOrPartition, RecordTooLarge, BufferExhausted, ClientClosed.
         """
         if delay is not None or deliver_at is not None or ttl is not None or schedule_id is not None:
@@ -118,13 +118,13 @@ class Producer(Transactions, NotPickled):
             else:
                 queue = self._fast_topic_queues[topic].queues_of_keys[key]
                 size += len(key)
-        except (KeyError, TypeError):  # not in the cache, no bytes, or no text
+        except (KeyError, TypeError):  # topic or key is not cached, the key is not bytes, or the topic is unhashable
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         index = 0
-        turn, moment_s, added = self._turn, now_s(), None  # of more than three names CPython 3.11 makes a tuple
+        turn, moment_s, added = self._turn, now_s(), None  # with more than three names CPython 3.11 makes a tuple
         try:
             del turn.free
-        except AttributeError:  # another thread holds it: wait in the general way
+        except AttributeError:  # another thread holds the lock: `_send` waits for it
             del turn
             return self._send(topic, value, key, headers, partition, timestamp_ms)
         try:
@@ -136,7 +136,7 @@ class Producer(Transactions, NotPickled):
                         keys.append(key)
                     values.append(value)
                     added = batch
-        except BaseException:  # Ctrl-C may come between the two columns; the record was not added then
+        except BaseException:  # Ctrl-C may come between the two appends: then drop the key again
             if queue.open is not None:
                 queue.open.even_out()
             raise
@@ -247,14 +247,14 @@ class Producer(Transactions, NotPickled):
         deliver_at: Any = None,
         schedule_id: Any = None,
     ) -> SentBatch:
-        """Queue whole columns of records and return; the future holds where they were stored.
+        """Queue whole columns of records and return; the future's result is where they were stored.
 
-        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. Records with keys go to their
-        keys' partitions; without keys and `partition` all of a batch goes to one. `headers`: a list with the headers of
-        each record, or None for it. `timestamp_ms`: of all, or a list or Arrow array with that of each. `delay`,
-        `deliver_at`: likewise, as of `send`; the result has the `schedules` of the records then. `schedule_id`: a list
-        with that of each, or None for it. Costs much less for each record than `send`; blocks and raises as that does.
-        After BufferExhausted some of the records may be sent nevertheless.
+        `values` and `keys` are lists of bytes (or None) or Arrow arrays, of equal length. A record with a key goes to
+        its key's partition; without keys and `partition` each batch goes to one partition. `headers`: a list with the
+        headers of each record, or None. `timestamp_ms`: one for all records, or a list or Arrow array with one for
+        each. `delay`, `deliver_at`: likewise, with values as in `send`; then the result has `schedules`. `schedule_id`:
+        a list with one for each record, or None. Costs much less per record than `send`; blocks and raises as that
+        does. After BufferExhausted some of the records may be sent nevertheless.
         """
         if type(topic) is not str or (partition is not None and type(partition) is not int):
             check_place(topic, partition)
@@ -278,13 +278,13 @@ class Producer(Transactions, NotPickled):
         return SentBatch(batches, [count for _, count in calls])
 
     def send_arrow(self, topic: str, columns: ArrowColumns, partitions: Any = None) -> SentBatch:
-        """Queue whole Arrow columns and return; the future holds where they were stored.
+        """Queue whole Arrow columns and return; the future's result is where they were stored.
 
-        Columns have a timestamp and headers for each record if wanted. `partitions`: an Arrow array of integers; where
-        it is null, or left out, a record's key decides, and without key all of a call go to one partition. No Python
-        object is made for a record of fixed size, unless the topic has `delay.default.ms`: then they wait, as with
-        `send_batch`. Serializers and the partitioner of the configuration do not apply.
-        Blocks and raises as `send_batch` does, and InvalidRecord for what cannot be stored.
+        `columns` (`ArrowColumns`) may have timestamps and headers too. `partitions`: an Arrow array of integers; for a
+        null, or without it, the record's key decides, and records without a key go to sticky partitions. No Python
+        object is made per record if keys and values have a fixed size, unless the topic has `delay.default.ms`: then
+        the records are delayed, as with `send_batch`. Serializers and partitioner of the configuration do not apply.
+        Blocks and raises as `send_batch` does; also raises InvalidRecord for rows that cannot be stored.
         """
         if type(topic) is not str:
             check_place(topic, None)
@@ -305,12 +305,12 @@ class Producer(Transactions, NotPickled):
         return SentBatch(batches, counts)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything sent before is stored or has failed. Raises RequestTimedOut after `timeout` seconds."""
+        """Wait until all records sent before are stored or have failed. Raises RequestTimedOut after `timeout` s."""
         self._check_usable()
         self._runtime.run(self._engine.flush(None if timeout is None else number("timeout", timeout)))
 
     def close(self, timeout: float | None = None) -> None:
-        """Send pending records, for at most `timeout` seconds (else `delivery_timeout_ms`), then close.
+        """Send pending records, for at most `timeout` seconds (None = `delivery_timeout_ms`), then close.
 
         Records that are not stored by then fail with ClientClosed. An open transaction is aborted. Idempotent.
         """
@@ -320,7 +320,7 @@ class Producer(Transactions, NotPickled):
         try:
             self._runtime.run(self._engine.stop(limit_s), limit_s + _CLOSE_EXTRA_S)
         finally:
-            if self._engine.is_closed:  # else a signal handler was refused, and the producer goes on
+            if self._engine.is_closed:  # not if the call came from a signal handler and was refused
                 _open_engines.discard(self._engine)
 
     def partitions_for(self, topic: str) -> set[int]:
@@ -358,13 +358,13 @@ class Producer(Transactions, NotPickled):
         return self._runtime.run(self._engine.route(topic, partition))
 
     def _when_room(self, append: Callable[[], Appended | None]) -> Appended:
-        """Append as soon as there is buffer memory, waiting in this thread."""
+        """Append as soon as there is buffer memory; this thread waits. Raises BufferExhausted."""
         if self._runtime.is_current_thread():
-            raise self._engine.exhausted()  # a callback that waited here would block the thread that frees memory
+            raise self._engine.exhausted()  # a callback must not block the thread that releases memory
         deadline_s = time.monotonic() + self._engine.max_block_s
         while True:
             room = runtime.Signal()
-            callback = room.set  # one object, by which it is found again
+            callback = room.set  # a single bound method, so that it can be removed again
             try:
                 if self._accumulator.when_room(callback):
                     room.wait(max(0.0, deadline_s - time.monotonic()))
@@ -386,13 +386,13 @@ class Producer(Transactions, NotPickled):
 
 inlines(Producer.send)
 _open_engines: set[Engine] = set()
-"""Of open producers, not the producers themselves: those dropped unclosed are left to `Producer.__del__`."""
+"""The engines of open producers. Not the producers themselves, so that unclosed ones can be garbage collected."""
 
 
 _dropped: set[Engine] = set()
-"""Of producers that were dropped unclosed, while they send what is left."""
+"""The engines of producers that were garbage collected unclosed, while they send their pending records."""
 _endings: dict[Engine, asyncio.Task[None]] = {}
-"""The tasks that do so. On the clients' loop."""
+"""The tasks that send pending records and close. On the clients' loop."""
 
 
 def _begin_end(engine: Engine) -> asyncio.Task[None]:
@@ -435,7 +435,7 @@ def _close_at_exit() -> None:
 
 
 def _disown_after_fork() -> None:
-    """In a forked child the producer's thread and sockets belong to the parent."""
+    """Disable producers in a forked child: their thread and sockets belong to the parent."""
     for engine in _open_engines:
         engine.accumulator.disown(of_another_process("producer"))
     _open_engines.clear()

@@ -1,10 +1,10 @@
-"""`ResumedProducer`: sends batches whose producer id, epoch and sequences its owner keeps, across its own restarts.
+"""`ResumedProducer`: an idempotent producer whose owner keeps its id, epoch and sequences, and so survives restarts.
 
-An ordinary producer forgets with its process which sequences it gave to which records. The owner of a resumed one has
-written that down before anything was sent (the outbox in its table), and sends exactly these batches again after a
-crash: leaders recognise them and answer with their first offset. For that the producer id has to outlive every pause:
-it is a lasting one, which partitions never forget. Its epoch is not raised by a restart, so two owners may send the
-same batches at the same time and change nothing; they decide between them which one gives out the next sequence.
+An ordinary producer forgets at the end of its process which sequences it gave to which records. The owner of a resumed
+one writes that down before anything is sent (the outbox does so in its table). After a crash it sends exactly the same
+batches again: leaders recognise duplicates, and answer with their first offset. For this the producer id has to outlive
+every pause, so it is a lasting id, which partitions never forget. A restart does not raise its epoch, so two owners may
+send the same batches at the same time without harm; they agree between them on which one gives out the next sequence.
 
 Each `send` is one attempt. May touch: the network through `ClusterClient`.
 """
@@ -29,11 +29,11 @@ from raylog.storage.batch.records import BatchMeta, encode_batch
 
 ACKS_ALL: Final = -1
 BATCH_BYTES_MIN: Final = HEADER_BYTES
-"""What a batch takes besides its records."""
+"""The bytes of a batch without records: its header."""
 
 
 class Identity(NamedTuple):
-    """What a leader recognises a batch by, with its number of records."""
+    """By this, and its number of records, a leader recognises a batch."""
 
     producer_id: int
     producer_epoch: int
@@ -48,20 +48,20 @@ def encode(
     headers: list[list[Header] | None] | None,
     compression_type: str = "none",
 ) -> bytes:
-    """A batch of these records; timestamps in milliseconds since 1970."""
+    """Encode a batch of these records; timestamps in milliseconds since 1970."""
     codec = COMPRESSIONS[compression_type]
     return encode_batch(keys, values, timestamps, headers, BatchMeta(*identity), compression=codec)
 
 
 class KnownSequence(NamedTuple):
-    """What a leader knows of a producer: its epoch, and the sequence of its last record (-1: none in this epoch)."""
+    """A producer's state at a leader: its epoch, and the sequence of its last record (-1 = none in this epoch)."""
 
     producer_epoch: int
     last_sequence: int
 
 
 class ResumedProducer:
-    """Sends batches that are encoded already. Made on an event loop; `start()` before use, `close()` at the end."""
+    """Sends encoded batches. Make it on an event loop; `start()` before use, `close()` at the end."""
 
     def __init__(self, config: ProducerConfig, cluster: ClusterClient | None = None) -> None:
         self.config = config
@@ -69,7 +69,7 @@ class ResumedProducer:
         self._timeout_s = config.request_timeout_ms / 1000
 
     async def start(self) -> None:
-        """Connect. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
+        """Find the cluster. Raises NoClusterFound, ConnectionFailed, AuthenticationFailed."""
         await self.cluster.start()
 
     async def close(self) -> None:
@@ -77,9 +77,9 @@ class ResumedProducer:
         await self.cluster.close()
 
     async def new_producer_id(self) -> int:
-        """A producer id that no other producer has or had, and that partitions never forget. Its first epoch is 0.
+        """A new lasting producer id: unique, and never forgotten by partitions. Its first epoch is 0.
 
-        Raises UnsupportedVersion where a broker of an earlier release answers.
+        Raises UnsupportedVersion if a broker of an earlier release answers.
         """
         reply = await self.cluster.call_broker(INIT_PRODUCER_ID, InitProducerIdRequest(True), timeout_s=self._timeout_s)
         if reply.producer_id < LASTING_PRODUCERS:
@@ -90,13 +90,16 @@ class ResumedProducer:
         return reply.producer_id
 
     async def make_scheduled_topic(self) -> None:
-        """Have the topic made in which delayed records wait. Raises UnsupportedVersion below its feature level."""
+        """Make sure that ``__scheduled`` exists, where delayed records wait.
+
+        Raises UnsupportedVersion below its feature level.
+        """
         await self.cluster.call_broker(
             ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=self._timeout_s
         )
 
     async def known_sequence(self, where: TopicPartition, producer_id: int) -> KnownSequence | None:
-        """What the leader knows of a producer; None = nothing. Retried until the request's timeout.
+        """The producer's state at the partition's leader; None = it has none. Retried until the request's timeout.
 
         Raises UnknownTopicOrPartition, LeaderNotAvailable, RequestTimedOut, ConnectionFailed.
         """
@@ -109,10 +112,10 @@ class ResumedProducer:
         return None
 
     async def send(self, where: TopicPartition, topic_id: str, batch: bytes) -> int:
-        """Send a batch once, to the leader known now; returns the offset of its first record (-1: not known any more).
+        """Send a batch once, to the leader known now; return the offset of its first record (-1 = no longer known).
 
-        The answer comes when all in-sync replicas have it. Raises UnknownTopicOrPartition also where the topic was
-        created again; after an error that is retriable the batch may be stored, and may be sent again.
+        Returns when all in-sync replicas have it. Raises UnknownTopicOrPartition, also if the topic was created again.
+        After a retriable error the batch may be stored; send it again.
         """
         info, found = await self.cluster.leader(*where, timeout_s=self._timeout_s)
         if info.topic_id != topic_id:
@@ -127,13 +130,13 @@ class ResumedProducer:
             reply = await connection.call(method, request, batch, timeout_s=self._timeout_s)
         except RaylogError as error:
             if isinstance(error, RequestTimedOut) and not error.is_remote:
-                # The leader hangs or is cut off: later requests would run into their own deadlines behind this one.
+                # The leader hangs or is cut off: on this connection later requests would only time out as well.
                 connection.abort("a batch was not answered in time")
             raise
         return (SCHEDULE if is_schedule else PRODUCE).read_reply(reply.args).base_offset
 
     async def find_leader_again(self, where: TopicPartition, error: RaylogError) -> None:
-        """Prepare another attempt after a refusal: take in the leader it names, or fetch the topic's metadata."""
+        """Prepare another attempt: apply the leader that the error names, or fetch the topic's metadata."""
         if not self.cluster.learn_leader(*where, error):
             try:
                 await self.cluster.refresh((where.topic,), timeout_s=self._timeout_s)

@@ -1,7 +1,7 @@
-"""Delayed records of a producer: when they are due, by which clock, and where they wait.
+"""Delayed records of a producer: computes when they are due and finds the partition of ``__scheduled`` for them.
 
-Owned by the producer's engine. A delay is counted by the scheduler's clock, which this one is compared with once a
-minute. Belongs to the client's loop. May touch: the network through `ClusterClient`, the clock.
+A delay counts by the scheduler's clock; the difference to the clock of this machine is measured once a minute. Owned by
+the producer's engine. Belongs to the client's loop. May touch: the network through `ClusterClient`, the clock.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from raylog.protocol.scheduling import DESCRIBE_SCHEDULER, DescribeSchedulerRequ
 from raylog.storage.batch.key_hash import hash_of_key
 
 CLOCK_S: Final = 60.0
-"""How long the difference of the clocks is believed."""
+"""How long a measured difference of the clocks is used."""
 SLOW_S, SLOW_CLOCK_S = 0.02, 2.0
-"""A difference that took so long to find is believed for less time."""
+"""If the request for it took longer than `SLOW_S`, the difference is inexact, and used for `SLOW_CLOCK_S` only."""
 
 
 class When(NamedTuple):
-    """When a record is due, as it was given to `send`, and its schedule id."""
+    """The arguments of `send` that say when a record is due, and its schedule id."""
 
     delay: Delay | None
     deliver_at: Moment | None
@@ -70,22 +70,22 @@ class When(NamedTuple):
 
     @property
     def is_stated(self) -> bool:
-        """Whether there is a delay or a time."""
+        """Whether a delay or a time was given."""
         return self.delay is not None or self.deliver_at is not None
 
 
 def default_when(delay_ms: int, given: When | None) -> When:
-    """When a record is due for which its topic says it."""
+    """`When` of a record that is delayed only because its topic has `delay.default.ms`."""
     return When(delay_ms, None, None if given is None else given.schedule_id)
 
 
 def not_delayed() -> ValueError:
-    """The error of a schedule id without a delay."""
+    """The error for a schedule id without a delay."""
     return ValueError("schedule_id names a delayed record: give delay or deliver_at, too, or leave it out.")
 
 
 def check_no_timestamp(timestamp_ms: Any) -> None:
-    """Raise ValueError for a delayed record with a timestamp of its own: it would not be that of what is delivered."""
+    """Raise ValueError if a delayed record has a timestamp: it would be lost, as the due time takes its place."""
     if timestamp_ms is not None:
         raise ValueError(
             "A delayed record has the time when it is due as its timestamp: leave out timestamp_ms, and put a time of "
@@ -94,7 +94,7 @@ def check_no_timestamp(timestamp_ms: Any) -> None:
 
 
 class Due(NamedTuple):
-    """A delayed record as it is stored: its headers, timestamp, and due time."""
+    """The headers and the timestamp with which a delayed record is stored, and its due time (ms since 1970)."""
 
     pairs: list[Header]
     timestamp_ms: int
@@ -103,28 +103,31 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Where the delayed records of a topic wait, and what its settings allow."""
+    """Where the delayed records of a topic wait, which delays the topic allows, and the scheduler's clock."""
 
     topic: str
     topic_id: str
     partitions: int
     shard: int
-    """Partition of ``__scheduled``."""
+    """The partition of ``__scheduled``."""
     shards: int
-    """How many there are."""
+    """How many partitions ``__scheduled`` has."""
     ahead_ms: int
-    """How far the scheduler's clock is ahead of this one, at most."""
+    """How far the scheduler's clock is ahead of this machine's, at most."""
     took_ms: int
-    """How long its answer took: its clock may be less far ahead, by so much at most."""
+    """How long its answer took; the scheduler's clock may be up to so much less ahead."""
     delay_max_ms: int
     is_enabled: bool
     until_s: float
-    """When this has to be found again, by the monotonic clock."""
+    """When this has to be looked up again, by the monotonic clock."""
     failures: int = 0
-    """How many delayed records this producer had lost by then: after another one it is found again."""
+    """How many delayed records of this producer had failed at the look-up; after another failure it is repeated."""
 
     def due_ms(self, delay: Delay | None, deliver_at: Moment | None) -> int:
-        """When a record is due; a past time is now. Raises DelayTooLong, DelayDisabled, ValueError, TypeError."""
+        """When a record is due (ms since 1970); a past time becomes now.
+
+        Raises DelayTooLong, DelayDisabled, ValueError, TypeError.
+        """
         if delay is not None and deliver_at is not None:
             raise ValueError("A record has a delay or a time when it is due, not both: leave out delay or deliver_at.")
         moment = now_ms() + self.ahead_ms
@@ -136,12 +139,12 @@ class Waiting:
                 f"The record would be due in {due - moment} ms, and delay.max.ms of {self.topic} is "
                 f"{self.delay_max_ms}; send it later, or raise that (to ten years at most)."
             )
-        # With an old time it would fall to retention as soon as it is delivered. A time that is ahead stays as it is,
-        # however slow the scheduler was to answer, as one is that wakes.
+        # With an old timestamp retention would remove the record as soon as it is delivered. Without `took_ms` a time
+        # slightly ahead might be changed, if the scheduler was slow to answer (as a waking one is).
         return max(moment - self.took_ms, due)
 
     def due(self, pairs: list[Header] | None, partition: int | None, when: When) -> Due:
-        """A record as it is stored. Raises as `due_ms`; UnknownTopicOrPartition, InvalidRecord for a second id."""
+        """How to store a delayed record. Raises as `due_ms`; UnknownTopicOrPartition; InvalidRecord for own headers."""
         check_own(pairs)
         due_ms = self.due_ms(when.delay, when.deliver_at)
         if when.schedule_id is None:
@@ -150,7 +153,7 @@ class Waiting:
         return Due([*(pairs or ()), self.header(partition), named], NAMED_MS + due_ms, due_ms)
 
     def dues_ms(self, count: int, delay: Any, deliver_at: Any) -> list[int] | int:
-        """When each of `count` records is due: a time for all, or a list. Raises as `due_ms`."""
+        """When `count` records are due: one time for all, or a list with one for each. Raises as `due_ms`."""
         given = delay if delay is not None else deliver_at
         if not is_column(given):
             return self.due_ms(delay, deliver_at)
@@ -164,7 +167,10 @@ class Waiting:
     def headers(
         self, count: int, headers: Any, partition: int | None, ids: Sequence[bytes | None] | None
     ) -> list[list[Header]]:
-        """The headers of `count` records with those which name their target and them. Raises TypeError, ValueError."""
+        """The headers of `count` records, with those added that carry the target and the schedule id.
+
+        Raises TypeError, ValueError, InvalidRecord.
+        """
         mine = self.header(partition)
         if headers is None and ids is None:
             return [[mine]] * count
@@ -176,15 +182,15 @@ class Waiting:
         return [row if name is None else [*row, (ID_HEADER, name)] for row, name in zip(rows, ids, strict=True)]
 
     def held_ms(self) -> int:
-        """The timestamp of a record of a half message that is prepared now."""
+        """The timestamp for a record of a half message that is prepared now."""
         return HELD_MS + now_ms() + self.ahead_ms
 
     def shard_of(self, name: HalfId) -> int:
-        """The partition of ``__scheduled`` that holds a half message: all its records are in one."""
+        """The partition of ``__scheduled`` that holds all records of a half message."""
         return shard_of_half(name, self.shards)
 
     def header(self, partition: int | None) -> Header:
-        """The header that names a record's target. Raises UnknownTopicOrPartition."""
+        """The header that carries a record's target. Raises UnknownTopicOrPartition."""
         if partition is not None and not 0 <= partition < self.partitions:
             raise UnknownTopicOrPartition(
                 f"Topic {self.topic!r} has partitions 0 to {self.partitions - 1}, not {partition}.", topic=self.topic
@@ -196,14 +202,17 @@ class Scheduling:
     """The topics to which a producer sends delayed records."""
 
     def __init__(self, config: ProducerConfig, cluster: ClusterClient, failures: Callable[[], int]) -> None:
-        """`failures`: how many delayed records were not stored so far."""
+        """`failures` returns how many delayed records have failed so far."""
         self._failures = failures
         self._config = config
         self._cluster = cluster
         self._known: dict[str, Waiting] = {}
 
     def check(self) -> None:
-        """Raise for a producer whose delayed records could be lost or come twice."""
+        """Raise for a producer that may not send delayed records, because they could be lost or duplicated.
+
+        Raises InvalidTxnState with a transactional id, InvalidConfig without acks=all and idempotence.
+        """
         if self._config.transactional_id is not None:
             raise InvalidTxnState(
                 "A delayed record cannot be part of a transaction; send it with a producer without transactional_id."
@@ -215,10 +224,10 @@ class Scheduling:
             )
 
     def known(self, topic: str, partition: int | None = None) -> Waiting | None:
-        """What is known of a topic and still valid.
+        """The last look-up of a topic, if it is still valid; else None.
 
-        It is not when metadata have another id for the topic, or records were refused since: a topic may have been
-        created again. Nor when it has no such partition: it may have grown.
+        It is not valid if the metadata have another topic id, or records have failed since: the topic may have been
+        created again. Nor if it lacks the partition: the topic may have more partitions by now.
         """
         found = self._known.get(topic)
         if found is not None and partition is not None and partition >= found.partitions:
@@ -229,13 +238,16 @@ class Scheduling:
         return found if info is None or info.topic_id == found.topic_id else None
 
     async def find(self, topic: str, timeout_s: float, partition: int | None = None) -> Waiting:
-        """Where a topic's delayed records wait. Raises UnknownTopicOrPartition, UnsupportedVersion, RequestTimedOut."""
+        """Look up where a topic's delayed records wait; creates ``__scheduled`` if it does not exist.
+
+        Raises UnknownTopicOrPartition, UnsupportedVersion, RequestTimedOut, InvalidRecord for an internal topic.
+        """
         deadline = Deadline(timeout_s)
         failures = self._failures()
         if is_internal(topic):
             raise InvalidRecord(f"{topic} is a topic of Raylog's own: no delayed record can go there.")
         await self._cluster.refresh((checked_topic(topic),), timeout_s=deadline.left_s)
-        if partition is None or partition < 0:  # one that is negative is refused with the record
+        if partition is None or partition < 0:  # a negative one is refused later, by `Waiting.header`
             info = await self._cluster.topic(topic, timeout_s=deadline.left_s)
         else:
             info = await self._cluster.topic_with(topic, partition, timeout_s=deadline.left_s)
@@ -258,7 +270,8 @@ class Scheduling:
             partitions=len(info.partitions),
             shard=shard,
             shards=made.partitions,
-            # As if the clock had been read when the request left: a delay may turn out longer by its way, not shorter.
+            # As if the scheduler had read its clock when the request was sent: so a delay may become longer by the
+            # time of the request, but never shorter.
             ahead_ms=reply.clock_ms - began_ms,
             took_ms=math.ceil(took_s * 1000),
             delay_max_ms=int(info.config.get("delay.max.ms", DELAY_MAX_MS)),
@@ -287,7 +300,7 @@ def _checked(headers: Any) -> list[Header]:
 
 
 def checked_schedule_ids(schedule_ids: Any, count: int) -> list[bytes | None] | None:
-    """A column of schedule ids as they are stored. Raises ValueError, TypeError."""
+    """The bytes of a column of schedule ids. Raises ValueError, TypeError."""
     if schedule_ids is None:
         return None
     if not is_column(schedule_ids):
@@ -299,14 +312,14 @@ def checked_schedule_ids(schedule_ids: Any, count: int) -> list[bytes | None] | 
 
 
 def named_stamps(dues: Sequence[int], ids: Sequence[bytes | None]) -> list[int]:
-    """The timestamps of records with these due times and schedule ids."""
+    """The timestamps with which records with these due times and schedule ids are stored."""
     return [due_ms if name is None else NAMED_MS + due_ms for due_ms, name in zip(dues, ids, strict=True)]
 
 
 def with_ttl(headers: Headers | None, ttl: Delay | None) -> Headers | None:
-    """A record's headers with its time to live, if any; -1 is none, as of `ttl.ms`.
+    """A record's headers, with one added for its time to live, if any; -1 = none, as for `ttl.ms`.
 
-    Raises ValueError for another negative one, TypeError; InvalidRecord for a second.
+    Raises ValueError for another negative value, TypeError; InvalidRecord if the header exists already.
     """
     if ttl is None or (isinstance(ttl, int) and ttl == NEVER):
         return headers
@@ -320,7 +333,10 @@ def with_ttl(headers: Headers | None, ttl: Delay | None) -> Headers | None:
 
 
 class ScheduledBatch(SentBatch):
-    """The outcome of a `send_batch()` with delays: known when all records wait. Its pieces are of the schedule."""
+    """The outcome of a `send_batch()` with delays, which is known when all records are stored in ``__scheduled``.
+
+    The pieces of its `result` are in ``__scheduled``, not in the target topic.
+    """
 
     __slots__ = ("_dues",)
 
@@ -329,17 +345,17 @@ class ScheduledBatch(SentBatch):
         self._dues = dues
 
     def schedules(self, timeout: float | None = None) -> list[str]:
-        """The handle of each record, in their order; empty where it is not known. Waits and raises as `result`."""
+        """The handle of each record, in order; "" = not known. Waits and raises as `result`."""
         return _handles(self.result(timeout), self._dues)
 
     def replaced(self, timeout: float | None = None) -> list[bool | None]:
-        """Of each record what `RecordMetadata.replaced` says. Waits and raises as `result`."""
+        """For each record the value of `RecordMetadata.replaced`. Waits and raises as `result`."""
         self.result(timeout)
         return _replaced(self._batches, self._counts)
 
 
 class AsyncScheduledBatch(AsyncSentBatch):
-    """The same for AsyncProducer: it can be awaited."""
+    """The outcome of an `AsyncProducer.send_batch` with delays: it can be awaited."""
 
     __slots__ = ("_dues",)
 
@@ -348,11 +364,11 @@ class AsyncScheduledBatch(AsyncSentBatch):
         self._dues = dues
 
     async def schedules(self) -> list[str]:
-        """The handle of each record, in their order; empty where it is not known. Raises the first error of one."""
+        """The handle of each record, in order; "" = not known. Raises the first error of a record."""
         return _handles(await self, self._dues)
 
     async def replaced(self) -> list[bool | None]:
-        """Of each record what `RecordMetadata.replaced` says. Raises the first error of one."""
+        """For each record the value of `RecordMetadata.replaced`. Raises the first error of a record."""
         await self
         return _replaced(self._batches, self._counts)
 
@@ -375,9 +391,9 @@ def _handles(pieces: list[BatchMetadata], dues: list[int]) -> list[str]:
 
 
 class ScheduledFuture(SendFuture, frozen=True, eq=False):
-    """The outcome of a `send()` with a delay: known when the record waits, not when it is delivered.
+    """The outcome of a `send()` with a delay: known when the record is stored to wait, not when it is delivered.
 
-    Its metadata has the target, and the record's handle in `schedule`.
+    Its metadata has the target topic and partition, and the record's handle in `schedule`.
     """
 
     _topic: str
@@ -390,7 +406,7 @@ class ScheduledFuture(SendFuture, frozen=True, eq=False):
 
 
 class AsyncScheduledFuture(AsyncSendFuture, frozen=True, eq=False):
-    """The same for AsyncProducer: it can be awaited."""
+    """The outcome of an `AsyncProducer.send` with a delay: it can be awaited."""
 
     _topic: str
     _partition: int

@@ -1,7 +1,8 @@
-"""Size limits of a record: what `send()` counts, and what the leader will check. Pure.
+"""Size limits of a record: how `send()` counts its size, and what the leader will check. Pure.
 
-A leader checks whole batches, header included, against the topic's `max.message.bytes`. So a record is as large as the
-batch that holds it alone. Kafka's producer counts the same way, against `max.request.size`, before compression.
+A leader checks whole batches, with their header, against the topic's `max.message.bytes`. So the size of a record is
+that of a batch which holds only this record. Kafka's producer counts likewise, against `max.request.size`, before
+compression.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from raylog.storage.batch.records import BODY_BYTES_MAX, RECORDS_MAX
 
 INT_MAX: Final = 2**31 - 1
 MESSAGE_BYTES_DEFAULT: Final = 1_048_588
-"""Of a topic without `max.message.bytes`: Kafka's default, and the brokers'."""
+"""The default of `max.message.bytes`, as in Kafka and at the brokers."""
 RECORD_OVERHEAD_BYTES: Final = 12
-"""What a record counts besides its key and value: msgpack's lengths and the timestamp."""
+"""Counted for each record besides its key, value and headers: msgpack's lengths and the timestamp."""
 HEADER_OVERHEAD_BYTES: Final = 8
-"""What a header of a record counts besides its name and value."""
+"""Counted for each header besides its name and value."""
 PLAIN_BYTES_MAX: Final = BODY_BYTES_MAX - (1 << 20)
-"""Most bytes of a batch before compression, whatever the configuration has: readers open no larger body."""
+"""The most bytes of a batch before compression, whatever the configuration says: consumers open no larger body."""
 FRAME_BYTES: Final = Limits().max_frame_bytes - (1 << 20)
-"""Most bytes of a batch on the wire."""
+"""The most bytes of a batch on the wire."""
 _BATCH_SLACK_BYTES: Final = 128
-"""A batch exceeds the counted size of one record by less than this, plus an eighth of that (many headers)."""
+"""lone_batch_bytes < count * 9/8 + this: how much a record's batch may exceed its count (if it has many headers)."""
 
 
 def headers_size(headers: list[Header]) -> int:
-    """Bytes of a record's headers as the producer counts them: names in UTF-8, values, and what surrounds them."""
+    """The size of a record's headers as the producer counts it: names in UTF-8, values, and an overhead for each."""
     return sum(
         [
             len(name if name.isascii() else name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES
@@ -42,16 +43,17 @@ def headers_size(headers: list[Header]) -> int:
 
 
 def most_counted_bytes(message_bytes: int) -> int:
-    """The largest count at which a batch of many records certainly encodes to `message_bytes` or less.
+    """The largest counted size at which a batch of many records certainly encodes to at most `message_bytes`.
 
-    The smallest record counts 12 bytes and takes 14 at most: two of lengths for key and value each, nine of a timestamp
-    and one of no headers. A body that compression cannot make smaller grows by much less than the rest.
+    The smallest record counts 12 bytes and takes up to 14: two for the length of the key, two for that of the value,
+    nine for the timestamp, one for no headers. If compression makes a body larger, it does so by much less than the
+    margin of a fifth.
     """
     return max(1, min((message_bytes - HEADER_BYTES - 20) * 4 // 5, RECORDS_MAX * RECORD_OVERHEAD_BYTES))
 
 
 def lone_batch_bytes(key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> int:
-    """Bytes of the uncompressed batch that holds this record and no other, exactly."""
+    """The exact size in bytes of an uncompressed batch that holds only this record."""
     size = HEADER_BYTES + 2  # the array of columns, and no timestamp deltas
     for content in (key, value):
         size += 1 if content is None else 1 + _bytes_size(content)
@@ -90,17 +92,20 @@ class LargestRecord:
 
     @property
     def limit(self) -> int:
-        """The most bytes of the batch of one record; compressed it may become small enough for the topic."""
+        """The most bytes of a batch of one record, uncompressed.
+
+        With compression the topic's limit is left to the leader: the record may become small enough.
+        """
         own = min(self.request_bytes, PLAIN_BYTES_MAX)
         return own if self.is_compressed else min(own, self.message_bytes, FRAME_BYTES)
 
     @property
     def check_from(self) -> int:
-        """A record with at most this count certainly fits."""
+        """A record whose counted size is at most this certainly fits; a larger one has to be checked."""
         return (self.limit - _BATCH_SLACK_BYTES) * 8 // 9
 
     def check(self, key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> None:
-        """Raise RecordTooLarge for a record over the leader's limit or the producer's own."""
+        """Raise RecordTooLarge for a record over the limit of the topic, the producer, a request or a consumer."""
         size = lone_batch_bytes(key, value, headers)
         if size > self.limit:
             if self.limit in (PLAIN_BYTES_MAX, FRAME_BYTES):

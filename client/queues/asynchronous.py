@@ -1,4 +1,4 @@
-"""`AsyncQueueConsumer`: working on a queue from the user's own event loop. May touch: the network, the clock."""
+"""`AsyncQueueConsumer`: consumes a queue on the user's own event loop. May touch: the network, the clock."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ ENDING_S = 0.05
 class AsyncQueueConsumer(NotPickled):
     """A member of a queue's group, on the running event loop. `await start()` and `await stop()`, or `async with`.
 
-    One task at a time takes messages; they may be settled in any. Keywords are those of `raylog.QueueConsumerConfig`.
-    `on_failed` is called with a partition, a range of offsets and the error when the broker did not take a verdict;
-    without it, a warning is logged.
+    Only one task at a time may take messages; any task may settle them. Keywords are those of
+    `raylog.QueueConsumerConfig`. `on_failed` is called with a partition, a range of offsets and the error when the
+    broker did not accept a verdict (acknowledge, retry, ...); without it, a warning is logged.
     """
 
     _is_inner = False
-    """Whether this is the inner part of a `QueueConsumer`, which warns for both."""
+    """Whether a `QueueConsumer` wraps this object; then the `QueueConsumer` warns when it was not closed."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class AsyncQueueConsumer(NotPickled):
         on_failed: FailedVerdict | None = None,
         **keywords: Unpack[QueueConsumerKeywords],
     ) -> None:
-        """Raises InvalidConfig for an unknown key (naming the nearest) or a wrong value.
+        """Raises InvalidConfig for an unknown key (and suggests the nearest) or a wrong value.
 
-        With `priority` the topics are given from the most important one down.
+        With `priority`, give the topics in the order of their importance, the most important one first.
         """
         check_topics(topics)
         self._engine = QueueEngine(load(QueueConsumerConfig, config, keywords), topics, on_failed)
@@ -55,7 +55,7 @@ class AsyncQueueConsumer(NotPickled):
         self._turn = Turn(_refusal)
         self._is_stopping = False
         self._running: asyncio.Future[None] | None = None
-        """Done when `run` has ended."""
+        """Done when the last `run` has ended; None = `run` was not called."""
 
     @property
     def config(self) -> QueueConsumerConfig:
@@ -63,18 +63,18 @@ class AsyncQueueConsumer(NotPickled):
         return self._engine.config
 
     async def start(self) -> None:
-        """Reach the cluster. Raises NoClusterFound, ConnectionFailed, UnknownTopicOrPartition."""
+        """Connect, and join the group. Raises NoClusterFound, ConnectionFailed, UnknownTopicOrPartition."""
         self._home.enter()
         try:
             await self._engine.start()
-        except BaseException:  # refused, or cut off
+        except BaseException:  # refused or cancelled
             self._home.leave()
             raise
 
     async def stop(self, *, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        """Let `run` end, give back what is not settled, wait for the last answers, leave the group. Idempotent.
+        """End `run`, release unsettled messages, wait for the last answers, leave the group. Idempotent.
 
-        Handlers that run are waited for; after `timeout_s` their records are given back, and may be handled twice.
+        Waits for running handlers; after `timeout_s` their messages are released, and may be handled twice.
         """
         if self._home.loop is None:
             return
@@ -84,7 +84,7 @@ class AsyncQueueConsumer(NotPickled):
         running = self._running
         if running is not None and not running.done():
             self.end()
-            if HANDLED_BY.get() is not self:  # else a handler of its own closes it
+            if HANDLED_BY.get() is not self:  # a handler that calls stop() must not wait for itself
                 await asyncio.wait([running], timeout=timeout_s)
             if not running.done():
                 logger.warning(
@@ -112,9 +112,9 @@ class AsyncQueueConsumer(NotPickled):
             home.loop.call_soon_threadsafe(self._engine.abandon)
 
     async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
-        """The next message; None when none came in `timeout_ms` (None: wait without a limit).
+        """The next message; None if none came within `timeout_ms` (None = wait without a limit).
 
-        Raises InconsistentGroupProtocol where the group has other settings, or is no queue's; ClientClosed.
+        Raises InconsistentGroupProtocol if the group has other settings, or does not work as a queue; ClientClosed.
         """
         with self._turn:
             return await self._next(timeout_ms)
@@ -134,9 +134,10 @@ class AsyncQueueConsumer(NotPickled):
             await engine.wait(left_s)
 
     async def getmany(self, *, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
-        """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`.
+        """The next messages, at most `max_records` (None = max_poll_records); [] if none came within `timeout_ms`.
 
-        With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
+        With order by key, a message's retry or release also releases later ones of its key: skip those with
+        `is_settled`. Raises as `getone`.
         """
         limit = self.config.max_poll_records if max_records is None else max_records
         with self._turn:
@@ -152,26 +153,27 @@ class AsyncQueueConsumer(NotPickled):
         return self
 
     async def __anext__(self) -> QueueMessage:
-        """The next message. Ends when none came for consumer_timeout_ms."""
+        """The next message. The iteration ends when none came for consumer_timeout_ms."""
         message = await self.getone(timeout_ms=self.config.consumer_timeout_ms)
         if message is None:
             raise StopAsyncIteration
         return message
 
     async def commit(self, *, timeout_s: float = COMMIT_TIMEOUT_S) -> None:
-        """Wait until everything that was reported of records is stored.
+        """Wait until all verdicts given so far (acknowledge, retry, ...) are stored.
 
-        Raises InvalidRecordState when a lock had run out before, TimeoutError.
+        Raises InvalidRecordState if a message's lock had expired before its verdict, TimeoutError.
         """
         self._home.started()
         await self._engine.commit(timeout_s)
 
     async def run(self, handler: Callable[[QueueMessage], Awaitable[object] | object], *, concurrency: int = 1) -> None:
-        """Call `handler` with each message, so many at a time, until `end()` or for consumer_timeout_ms nothing comes.
+        """Call `handler` with each message, `concurrency` at a time; ends by `end()`, or consumer_timeout_ms with none.
 
-        A message that the handler returns from is acknowledged, unless the handler settled it. An exception has it
-        retried by the group's pauses; `Retry(delay=)` after another one; `Reject` makes it a dead letter. With order by
-        key, messages of a key are never handled at the same time. Handlers that are not coroutines run in threads.
+        When the handler returns, the message is acknowledged, unless the handler has settled it. If it raises, the
+        message is retried after the group's pauses; `Retry(delay=)` sets another pause; `Reject` makes it a dead
+        letter. With order by key, messages of one key are never handled at the same time. Handlers that are not
+        coroutine functions run in threads.
         """
         self._home.started()
         with self._turn:
@@ -182,13 +184,13 @@ class AsyncQueueConsumer(NotPickled):
                 self._running.set_result(None)
 
     def end(self) -> None:
-        """Have `run` return when the handlers that are called now have returned. From any thread."""
+        """Have `run` return as soon as the running handlers have returned. From any thread."""
         self._is_stopping = True
         self._engine.call_on_loop(self._engine._news.set)
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the queue keeps the order of each key."""
+        """Whether the queue keeps the order of each key's messages."""
         return self._engine.by_key
 
     @property
@@ -198,7 +200,7 @@ class AsyncQueueConsumer(NotPickled):
 
 
 class _Running:
-    """The consumer, as its `run` uses it: no other call takes messages meanwhile."""
+    """A view of the consumer for its `run`, which holds the turn: its `getone` does not take it again."""
 
     def __init__(self, consumer: AsyncQueueConsumer) -> None:
         self.consumer = consumer
@@ -212,11 +214,11 @@ class _Running:
 
     @property
     def keeps_order(self) -> bool:
-        """Whether the queue keeps the order of each key."""
+        """Whether the queue keeps the order of each key's messages."""
         return self.consumer.keeps_order
 
     async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
-        """The next message."""
+        """The next message; None if none came within `timeout_ms`."""
         return await self.consumer._next(timeout_ms)
 
 

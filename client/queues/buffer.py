@@ -1,9 +1,9 @@
-"""The messages that are locked for a queue's consumer and not taken yet: one lane for all topics, or one for each.
+"""A buffer of messages that are locked for a queue's consumer and not taken yet; with priorities one lane per topic.
 
-With priorities each topic has its lane, and as many messages of it are locked ahead as its part of `max_poll_records`.
-With strict ones a leader that had records answers whether it has more before a lower lane goes on, and lower lanes
-fetch only while the higher ones have nothing. `pop` is called from any thread, one at a time; the rest from the loop.
-May touch: the loop's clock.
+Without priorities there is one lane for all topics. With them, as many messages of each topic are locked ahead as its
+share of `max_poll_records`. With strict priorities a lower lane is used, and fetched for, only while the higher lanes
+have nothing; a leader that had records has to answer that it has no more before. `pop` is called from any thread, one
+at a time; all else from the loop. May touch: the loop's clock.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from raylog.client.queues.priorities import Standing, Turns
 from raylog.core.ids import TopicPartition
 
 UNKNOWN_MAX_S: Final = 1.0
-"""A leader that does not answer for so long counts as one without records: lower topics do not wait for it."""
+"""A leader that does not answer for so long counts as having no records, so that lower topics do not wait for it."""
 
 
 class Lane:
-    """The messages of one priority."""
+    """The messages of one topic; without priorities of all topics."""
 
     def __init__(self, most: int) -> None:
-        """`most`: how many are locked ahead; more are fetched when less than half of them is left."""
+        """`most`: how many messages are locked ahead. More are fetched when less than half of them are left."""
         self.messages: deque[QueueMessage] = deque()
         self.most = most
         self.low = max(1, most // 2)
         self.room = asyncio.Event()
         self.room.set()
         self.flowing: set[TopicPartition] = set()
-        """Partitions that may have more records: the last answer had some, or there was none yet."""
+        """Partitions that may have more records: their last answer had some, or there was no answer yet."""
 
     @property
     def standing(self) -> Standing:
-        """What is known of its records."""
+        """Whether records of this lane are here, may come, or do not exist."""
         if self.messages:
             return Standing.AT_HAND
         return Standing.UNKNOWN if self.flowing else Standing.NONE
 
 
 class MessageBuffer:
-    """What is locked ahead."""
+    """All messages that are locked ahead for one consumer."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class MessageBuffer:
         call_on_loop: Callable[[Callable[[], object]], None],
         on_change: Callable[[], object],
     ) -> None:
-        """`lane_of`: the lane of each topic; `on_change` is called when there may be a message that was not before."""
+        """`lane_of`: each topic's lane, 0 = the first. `on_change` is called when `pop` may have a message again."""
         self._turns = turns
         self._is_strict = turns is not None and turns.is_strict
         self._lane_of = lane_of
@@ -66,7 +66,7 @@ class MessageBuffer:
         self._call_on_loop = call_on_loop
         self._on_change = on_change
         self._changed = asyncio.Event()
-        """For lanes that wait for higher ones."""
+        """Set when lanes that wait for higher ones have to check again."""
         self._waiting = 0
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class MessageBuffer:
     # Messages
 
     def put(self, partition: TopicPartition, messages: Iterable[QueueMessage]) -> None:
-        """Take messages of a partition in: it may have more."""
+        """Add messages of a partition, which may have more."""
         lane = self._lanes[self._place(partition)]
         if self._is_strict:
             lane.flowing.add(partition)
@@ -95,7 +95,7 @@ class MessageBuffer:
         return self._turns.is_ready([lane.standing for lane in self._lanes])
 
     def pop(self) -> QueueMessage | None:
-        """The next message by the priorities; None where none may be taken now. From any thread."""
+        """The next message by the priorities; None if there is none that may be taken now. From any thread."""
         turns, lanes = self._turns, self._lanes
         while True:
             place = 0 if turns is None else turns.next([lane.standing for lane in lanes])
@@ -104,7 +104,7 @@ class MessageBuffer:
             lane = lanes[place]
             try:
                 message = lane.messages.popleft()
-            except IndexError:  # none is here, or the loop has given it back meanwhile
+            except IndexError:  # empty, or the loop has just released the last one
                 self._make_room(lane)
                 if turns is None:
                     return None
@@ -117,7 +117,7 @@ class MessageBuffer:
             return message
 
     def take_out(self, holders: Collection[Holder]) -> list[QueueMessage]:
-        """Take out the messages of some partitions. What took a message out has it: this, or a thread of the user."""
+        """Remove and return the messages of some partitions, except those that a user's thread takes meanwhile."""
         returned: list[QueueMessage] = []
         for lane in self._lanes:
             kept: list[QueueMessage] = []
@@ -131,13 +131,13 @@ class MessageBuffer:
             if len(kept) < lane.low:
                 self._make_room(lane)
         self._changed.set()
-        self._on_change()  # a thread that looked meanwhile saw none
+        self._on_change()  # while they were taken out, another thread may have found the lanes empty
         return returned
 
     # Fetches
 
     async def room(self, partition: TopicPartition) -> int:
-        """Wait until more of a partition may be fetched; returns how many records."""
+        """Wait until more records of a partition may be fetched; return how many."""
         place = self._place(partition)
         lane = self._lanes[place]
         while True:
@@ -152,23 +152,23 @@ class MessageBuffer:
                 self._waiting -= 1
 
     def is_behind(self, partition: TopicPartition) -> bool:
-        """Whether a partition's messages wait for those of a higher topic."""
+        """Whether a partition has to wait, because a topic of higher priority has records or may have some."""
         if not self._is_strict:
             return False
         higher: Sequence[Lane] = self._lanes[: self._place(partition)]
         return any(lane.standing is not Standing.NONE for lane in higher)
 
     def wait_ms(self, partition: TopicPartition, most_ms: int) -> int:
-        """How long a fetch is to wait for the first record: not at all where others wait for an answer."""
+        """How long a fetch may wait for its first record: 0 if lower topics may be waiting for its answer."""
         return 0 if partition in self._lanes[self._place(partition)].flowing else most_ms
 
     def begins(self, partition: TopicPartition) -> None:
-        """A partition is worked on: nothing is known of it."""
+        """A partition is about to be fetched from; it may have records."""
         if self._is_strict:
             self._lanes[self._place(partition)].flowing.add(partition)
 
     def dry(self, partition: TopicPartition) -> None:
-        """A partition has no record that could be handed out, or is not worked on."""
+        """A partition has no record to hand out, or is no longer fetched from."""
         lane = self._lanes[self._place(partition)]
         if partition in lane.flowing:
             lane.flowing.discard(partition)
@@ -177,14 +177,14 @@ class MessageBuffer:
 
     @contextmanager
     def fetching(self, partition: TopicPartition) -> Iterator[None]:
-        """A fetch is under way: where that fails, or lasts too long, others do not wait for its answer."""
+        """Wrap a fetch: if it fails, or takes longer than `UNKNOWN_MAX_S`, lower topics do not wait for its answer."""
         if not self._is_strict:
             yield
             return
         timer = asyncio.get_running_loop().call_later(UNKNOWN_MAX_S, self.dry, partition)
         try:
             yield
-        except BaseException:  # also a fetch that was cancelled gives no answer, and lower topics wait for one
+        except BaseException:  # even if it was cancelled: no answer comes for which lower topics could wait
             self.dry(partition)
             raise
         finally:

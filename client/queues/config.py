@@ -1,7 +1,7 @@
-"""The configuration of a queue's consumers. Pure.
+"""The configuration keys of queue consumers. Pure.
 
-Keys of the group (`order`, `lock`, `retry`, ...) have to be the same for all its members; left out, the topic's
-configuration decides.
+Keys of the group (`order`, `lock`, `retry`, ...) have to be the same for all its members. If they are left out, the
+topic's configuration decides.
 """
 
 # ruff: noqa: RUF009 - `key` only makes a dataclass field, once, as `field` itself does.
@@ -89,7 +89,7 @@ class QueueConsumerConfig(ClientConfig):
         policy.policy_of(self.settings(), {})
 
     def settings(self) -> dict[str, str]:
-        """What the group sets otherwise than the topic, in its one written form. Raises InvalidConfig."""
+        """The group's settings that are given here, by the topic's keys and in normal form. Raises InvalidConfig."""
         given: dict[str, str | None] = {
             policy.ORDER: self.order,
             policy.LOCK: _ms(self.lock),
@@ -103,7 +103,7 @@ class QueueConsumerConfig(ClientConfig):
 
 
 def milliseconds(duration: Duration) -> int:
-    """A duration as a number of milliseconds: `30s`, a timedelta, or a number of ms. Raises InvalidConfig."""
+    """The milliseconds of a duration: `30s`, a timedelta, or a number of ms. Raises InvalidConfig."""
     if isinstance(duration, timedelta):
         return round(duration.total_seconds() * 1000)
     if isinstance(duration, str):

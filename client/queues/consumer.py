@@ -1,7 +1,7 @@
-"""`QueueConsumer`: working on a queue from synchronous code; also re-exports its asyncio twin and its messages.
+"""`QueueConsumer`: consumes a queue from synchronous code; also re-exports its asyncio twin and its messages.
 
-Its engine runs on the loop of the shared runtime. Messages are taken, and settled, in the caller's thread without
-entering that loop. May touch: threads (through the runtime), the clock.
+Its engine runs on the loop of the shared runtime. Messages are taken and settled in the caller's thread, without a call
+to that loop. May touch: threads (through the runtime), the clock.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from raylog.core.errors import ClientClosed
 __all__ = ["AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"]
 
 LOOK_S = 0.5
-"""How often a thread that waits looks up, so that a signal such as Ctrl-C ends the wait."""
+"""A waiting thread wakes up at this interval, so that a signal such as Ctrl-C can end the wait."""
 
 
 @checks_arguments("getone", "poll")
 class QueueConsumer(SynchronousClient):
     """A member of a queue's group. A context manager; also an iterator over messages.
 
-    For one thread at a time; messages may be settled in any. Keywords are those of `raylog.QueueConsumerConfig`.
-    `on_failed` is called with a partition, a range of offsets and the error when the broker did not take a verdict.
+    Only one thread at a time may take messages; any thread may settle them. Keywords are those of
+    `raylog.QueueConsumerConfig`. `on_failed` is called with a partition, a range of offsets and the error when the
+    broker did not accept a verdict (acknowledge, retry, ...); without it, a warning is logged.
     """
 
     _asynchronous: AsyncQueueConsumer
@@ -45,7 +46,7 @@ class QueueConsumer(SynchronousClient):
         on_failed: FailedVerdict | None = None,
         **keywords: Unpack[QueueConsumerKeywords],
     ) -> None:
-        """Reach the cluster, and begin to work. Raises InvalidConfig, NoClusterFound, UnknownTopicOrPartition."""
+        """Connect to the cluster and join the group. Raises InvalidConfig, NoClusterFound, UnknownTopicOrPartition."""
         self._is_open = False
         consumer = AsyncQueueConsumer(*topics, config=config, on_failed=on_failed, **keywords)
         consumer._is_inner = True
@@ -56,7 +57,7 @@ class QueueConsumer(SynchronousClient):
         self._is_open = True
         try:
             self._runtime.run(consumer.start())
-        except BaseException:  # also where it is interrupted when it has started
+        except BaseException:  # an interrupt may arrive after the start
             self._is_open = False
             self._runtime.call_soon(self._engine.abandon)
             raise
@@ -70,10 +71,9 @@ class QueueConsumer(SynchronousClient):
         return None if self._is_open else "The queue's consumer is closed."
 
     def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
-        """Let `run` end, give back what is not settled, wait for the last answers, leave the group. Idempotent.
+        """End `run`, release unsettled messages, wait for the last answers, leave the group. Idempotent.
 
-        Handlers that run are waited for; after `timeout` seconds their records are given back, and may be handled
-        twice.
+        Waits for running handlers; after `timeout` seconds their messages are released, and may be handled twice.
         """
         if not self._is_open:
             return
@@ -81,7 +81,7 @@ class QueueConsumer(SynchronousClient):
             if self._runtime.thread.is_alive():
                 self._runtime.run(self._asynchronous.stop(timeout_s=timeout))
         finally:
-            # Else a signal handler was refused, and the consumer goes on.
+            # Still open if the call came from a signal handler and was refused.
             self._is_open = self._runtime.thread.is_alive() and not self._engine.is_closed
 
     def __del__(self) -> None:
@@ -91,17 +91,18 @@ class QueueConsumer(SynchronousClient):
                 self._runtime.call_soon(self._engine.abandon)
 
     def getone(self, timeout_ms: float | None = None) -> QueueMessage | None:
-        """The next message; None when none came in `timeout_ms` (None: wait without a limit).
+        """The next message; None if none came within `timeout_ms` (None = wait without a limit).
 
-        Raises InconsistentGroupProtocol where the group has other settings, or is no queue's; ClientClosed.
+        Raises InconsistentGroupProtocol if the group has other settings, or does not work as a queue; ClientClosed.
         """
         found = self._taken(1, number_or_none("timeout_ms", timeout_ms))
         return found[0] if found else None
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> list[QueueMessage]:
-        """The next messages, at most `max_records` (max_poll_records); [] when none came in `timeout_ms`.
+        """The next messages, at most `max_records` (None = max_poll_records); [] if none came within `timeout_ms`.
 
-        With order by key, the retry or release of a message gives back later ones of its key: skip what `is_settled`.
+        With order by key, a message's retry or release also releases later ones of its key: skip those with
+        `is_settled`. Raises as `getone`.
         """
         timeout_ms, max_records = number("timeout_ms", timeout_ms), whole_or_none("max_records", max_records)
         return self._taken(self.config.max_poll_records if max_records is None else max_records, timeout_ms)
@@ -110,7 +111,7 @@ class QueueConsumer(SynchronousClient):
         return self
 
     def __next__(self) -> QueueMessage:
-        """The next message. Ends when none came for consumer_timeout_ms, and after close()."""
+        """The next message. The iteration ends when none came for consumer_timeout_ms, and after close()."""
         wait_ms = self.config.consumer_timeout_ms if self._is_open else 0
         try:
             found = self._taken(1, wait_ms)
@@ -121,7 +122,7 @@ class QueueConsumer(SynchronousClient):
         return found[0]
 
     def _taken(self, limit: int, timeout_ms: float | None) -> list[QueueMessage]:
-        """Take messages; an exception on the way, as of Ctrl-C, gives them back with the next call."""
+        """Take messages. After an exception meanwhile, such as Ctrl-C, the next call releases those already taken."""
         engine, turn = self._engine, self._turn
         before = engine.hand_over
         try:
@@ -161,24 +162,24 @@ class QueueConsumer(SynchronousClient):
             raise of_another_process("QueueConsumer")
 
     def commit(self, timeout: float = COMMIT_TIMEOUT_S) -> None:
-        """Wait until everything that was reported of records is stored.
+        """Wait until all verdicts given so far (acknowledge, retry, ...) are stored.
 
-        Raises InvalidRecordState when a lock had run out before, TimeoutError.
+        Raises InvalidRecordState if a message's lock had expired before its verdict, TimeoutError.
         """
         self._run(self._asynchronous.commit(timeout_s=timeout))
 
     def run(self, handler: Callable[[QueueMessage], object], *, concurrency: int = 1) -> None:
-        """Call `handler` with each message in so many threads, until `end()` or nothing comes for consumer_timeout_ms.
+        """Call `handler` with each message in `concurrency` threads; ends by `end()`, or consumer_timeout_ms with none.
 
-        A message that the handler returns from is acknowledged, unless the handler settled it. An exception has it
-        retried by the group's pauses; `Retry(delay=)` after another one; `Reject` makes it a dead letter. With order by
-        key, messages of a key are never handled at the same time. A handler may be a coroutine function. Raises
-        InvalidConfig for a `Retry(delay=)` that is no duration, when the record is given back.
+        When the handler returns, the message is acknowledged, unless the handler has settled it. If it raises, the
+        message is retried after the group's pauses; `Retry(delay=)` sets another pause; `Reject` makes it a dead
+        letter. With order by key, messages of one key are never handled at the same time. A handler may be a coroutine
+        function. Raises InvalidConfig for a `Retry(delay=)` that is no duration; its message is released.
         """
         self._run(self._asynchronous.run(handler, concurrency=concurrency))
 
     def end(self) -> None:
-        """Have `run` return when the handlers that are called now have returned. From any thread."""
+        """Have `run` return as soon as the running handlers have returned. From any thread."""
         self._asynchronous.end()
 
 

@@ -1,7 +1,7 @@
-"""The engine of a queue's consumer: its partitions, one buffer of messages, its membership. On one event loop.
+"""The core of a queue consumer: its partitions (`QueueSource`), its buffer of messages, its membership.
 
-`AsyncQueueConsumer` runs it on the user's loop, `QueueConsumer` on that of the shared runtime. May touch: the network,
-the clock.
+`AsyncQueueConsumer` runs it on the user's loop, `QueueConsumer` on that of the shared runtime. Methods belong to that
+loop unless they say otherwise. May touch: the network, the clock.
 """
 
 from __future__ import annotations
@@ -33,19 +33,20 @@ from raylog.core.queues.archiving.origins import retry_topic
 logger = logging.getLogger(__name__)
 
 FailedVerdict = Callable[[TopicPartition, int, int, RaylogError], object]
-"""Called with a partition, a range of offsets, and why the verdict on it was not taken."""
+"""Called with a partition, the first offset, the offset after the last, and why their verdict was not accepted."""
 FAILURES_MAX = 1_000
+"""How many failed verdicts are remembered for `commit`; the newest ones."""
 ABANDON_TIMEOUT_S = 2.0
-"""To give back what a consumer holds that is dropped without close()."""
+"""Limit for releasing the records of a consumer that was garbage collected without close()."""
 
 
 class QueueEngine:
-    """One member of a group."""
+    """One member of a queue's group. `start()` before use, `close()` at the end."""
 
     def __init__(
         self, config: QueueConsumerConfig, topics: Sequence[str], on_failed: FailedVerdict | None = None
     ) -> None:
-        """Raises InvalidConfig where the priority does not fit the topics."""
+        """Raises InvalidConfig if the priority does not fit the topics, or for an unknown deserializer."""
         self.config = config
         self._topics = topics
         self.group = config.group_id or ""
@@ -64,25 +65,25 @@ class QueueEngine:
             call_on_loop=self.call_on_loop,
             on_change=self._arrived,
         )
-        """Messages that were not taken yet."""
+        """Messages that are locked for this member and were not taken yet."""
         self.failures: deque[tuple[TopicPartition, int, int, RaylogError]] = deque(maxlen=FAILURES_MAX)
         self.is_flushing = False
         self.is_closed = False
         self.is_handing = False
-        """Whether messages are on their way to the user. Reset by a plain assignment right before they are returned."""
+        """Whether a call has taken messages that it has not returned yet. Reset by a plain assignment right before."""
         self.hand_over = 0
-        """The number of the last call that has taken messages."""
+        """The number of the last call that took messages."""
         self._ending = Ending()
         self._abandoned: LastingTask | None = None
         self.arrived = Signal()
-        """For one waiting thread: there may be messages."""
+        """Set when there may be messages, for one waiting thread."""
         self._on_failed = on_failed
         self._wanted: set[TopicPartition] = set()
-        """What the group has given to this member."""
+        """The partitions that are assigned to this member."""
         self._sources: dict[TopicPartition, QueueSource] = {}
-        """Those that this member works on."""
+        """The sources of the assigned partitions."""
         self._retiring: dict[QueueSource, LastingTask] = {}
-        """Those that it works on no more, and whose records are not all settled yet."""
+        """Sources of partitions that are no longer assigned, until all their records are settled."""
         self._membership: QueueMembership | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._news = asyncio.Event()
@@ -91,7 +92,7 @@ class QueueEngine:
     # Life
 
     async def start(self) -> None:
-        """Reach the cluster, and begin to work on the topics. Raises UnknownTopicOrPartition."""
+        """Connect to the cluster, begin to fetch, and join the group. Raises UnknownTopicOrPartition, InvalidConfig."""
         topics = self._topics
         if not topics:
             raise InvalidConfig("A queue's consumer needs at least one topic.")
@@ -108,7 +109,7 @@ class QueueEngine:
             await self.cluster.close()
             raise
         self.cluster.watch(topics)
-        self._set_partitions(partitions)  # all of them, until the group has spread them
+        self._set_partitions(partitions)  # all of them, until the group has assigned some
         self._membership = QueueMembership(
             self.cluster, self.config, topics, on_partitions=self._set_partitions, on_error=self.fail
         )
@@ -128,12 +129,12 @@ class QueueEngine:
             self._retiring[source] = LastingTask(partial(self._retire, source), f"queue {partition} retires")
 
     def _begin(self, partition: TopicPartition) -> None:
-        """Work on a partition; where it was just given up, go on with what is still held of it."""
+        """Begin to fetch from a partition. If it was just revoked, go on with the records that are still held."""
         source = next((source for source in self._retiring if source.partition == partition), None)
         if source is None:
             source = self._sources[partition] = QueueSource(self, partition)
             source.start()
-        elif not source.is_leaving:  # else `_retire` begins it, when the leader has forgotten this member
+        elif not source.is_leaving:  # else `_retire` begins it, after the leader has forgotten this member
             self._retiring.pop(source).cancel()
             self._sources[partition] = source
             source.resume()
@@ -141,8 +142,8 @@ class QueueEngine:
             self.buffer.begins(partition)
 
     async def _retire(self, source: QueueSource) -> None:
-        """Give back what the leader still hands out, wait until the rest is settled, and leave."""
-        if not source.is_leaving:  # else it was cut off while it left
+        """Return what the leader still hands out, wait until all held records are settled, and leave."""
+        if not source.is_leaving:  # else this task was cancelled, and started again, while it left
             await source.stop()
             await source.released()
         await source.close(leaves=True)
@@ -151,7 +152,7 @@ class QueueEngine:
             self._begin(source.partition)
 
     async def close(self, timeout_s: float = 10.0) -> None:
-        """Give back what is not finished, wait for the last answers, leave the group. Idempotent."""
+        """Release unsettled records, wait for the last answers, leave the group. Idempotent."""
         self.is_closed = True
         self.is_flushing = True
         await self._ending.run(self._close, partial(self._settle_rest, timeout_s))
@@ -184,7 +185,7 @@ class QueueEngine:
         self.arrived.set()
 
     def abandon(self) -> None:
-        """Close, without a wait: the user has forgotten to, or was interrupted while it began."""
+        """Close without waiting: the user forgot to close it, or its start was interrupted."""
         if not self.is_closed:
             self._abandoned = LastingTask(self._abandon, "raylog-abandoned")
 
@@ -209,10 +210,10 @@ class QueueEngine:
             if message.is_locked:
                 message._taken_by = self.hand_over
                 return message
-            message._lock.source.forget(message)  # it is handed out again, perhaps to another member
+            message._lock.source.forget(message)  # its lock was lost: it is handed out again, perhaps to another member
 
     def begin_hand_over(self) -> None:
-        """Messages are about to be taken for the user; what an interrupted call has taken is given back."""
+        """Begin to take messages for the user. Returns those that an interrupted call took to the leader."""
         if self.is_handing:
             kept = set(self.buffer)
             for source in (*self._sources.values(), *self._retiring):
@@ -222,12 +223,15 @@ class QueueEngine:
         self.is_handing = True
 
     def interrupted(self, before: int) -> None:
-        """An error leaves a call that has begun after so many others: what it has taken is not with the user."""
+        """An error leaves a call, so the user does not get the messages that it took.
+
+        `before`: the value of `hand_over` before the call; if it is unchanged, the call took none.
+        """
         if self.hand_over != before:
             self.is_handing = True
 
     async def wait(self, timeout_s: float | None) -> None:
-        """Wait until messages have come, or an error; at most so long. Raises the error."""
+        """Wait until there may be messages, for at most `timeout_s` (None = no limit). Raises as `raise_error`."""
         self.raise_error()
         self._news.clear()
         if self.buffer.is_ready:
@@ -240,14 +244,14 @@ class QueueEngine:
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise what only the user can resolve, or ClientClosed."""
+        """Raise an error that only the user can resolve, if there is one, or ClientClosed."""
         if self._error is not None:
             raise self._error
         if self.is_closed:
             raise ClientClosed("The queue's consumer is closed.")
 
     def fail(self, error: BaseException) -> None:
-        """Have the next call of the user raise an error, or what is to end the program."""
+        """Have the user's next call raise an error, or an exit such as SystemExit; of several the first."""
         self._error = self._error or error
         self._news.set()
         self.arrived.set()
@@ -272,13 +276,13 @@ class QueueEngine:
     # Locks
 
     def drop_buffered(self, source: QueueSource) -> None:
-        """Drop the buffered messages whose locks are lost."""
+        """Drop the buffered messages of a source whose locks are lost."""
         for message in self.buffer:
             if message._lock.source is source and not source.is_current(message):
                 source.forget(message)
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
-        """Give back what is held of a key behind a message that is to be retried: nothing may overtake it."""
+        """Return the held messages after a message of their key that is retried, so that none overtakes it."""
         key, offset = failed.record.key, failed.record.offset
         later = [
             message
@@ -289,36 +293,36 @@ class QueueEngine:
             source.give_back(later, ev.RETURN)
 
     def _return_buffered(self, sources: Sequence[QueueSource]) -> None:
-        """Give back what was not taken."""
+        """Return the buffered messages of these sources to their leaders."""
         returned = self.buffer.take_out(sources)
         for source in sources:
             source.give_back([message for message in returned if message._lock.source is source], ev.RETURN)
 
     def return_waiting(self, source: QueueSource) -> None:
-        """Give back the messages that wait for those of a higher topic: another member may be free for them."""
+        """Return buffered messages that wait for a topic of higher priority: another member may be free for them."""
         if self.buffer.is_behind(source.partition):
             self._return_buffered([source])
 
     # Verdicts
 
     def expects_retry_topic(self) -> None:
-        """Look for the group's retry topics with the next heartbeats: one may be new."""
+        """Look for new retry topics of the group with the next heartbeats."""
         if self._membership is not None:
             self._membership.expects_retry_topic()
 
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
-        """Note that a verdict was not taken: the record may be handed out again."""
+        """Report that a verdict was not accepted; its records may be handed out again."""
         self.failures.append((partition, first, end, error))
         if self._on_failed is not None:
             try:
                 self._on_failed(partition, first, end, error)
-            except USER_ERRORS:  # any error of the user's function
+            except USER_ERRORS:  # the user's function may raise anything
                 logger.exception("on_failed raised")
         else:
             logger.warning("%s, offsets %d to %d: %s", partition, first, end, error)
 
     async def commit(self, timeout_s: float) -> None:
-        """Wait until every verdict so far is stored. Raises the first failure since the last call; TimeoutError."""
+        """Wait until all verdicts so far are answered. Raises the first failure since the last call; TimeoutError."""
         self.is_flushing = True
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,10 +1,10 @@
-"""The leases of one partition's records at their consumer: which are held, until when, what was requested.
+"""The locks of one partition's records, as their consumer knows them: which are held, until when, which renewals wait.
 
-The leader has the one book of locks; this is a view of it that is never more generous. A lock begins at the earliest
-when the request that brought it was sent, plus the time for which the leader says that it waited, and it is extended
-only by an answer. So a consumer that stood still for longer than its locks knows that it has lost them, however late it
-reads what was answered meanwhile. `messages`, `holds`, `drop` and `request` are called in any thread: they touch dicts
-only, whose single steps are atomic. Times are seconds of the loop's clock, given by the caller. Pure.
+The leader keeps the locks; this is a conservative view of them. A lock is counted from the time when the fetch was sent
+plus the time for which the leader says that the fetch waited, so at the latest from when the leader granted it. Only an
+answer extends it. So a consumer that was paused for longer than its locks knows that they are lost, however late it
+reads answers. `messages`, `holds`, `drop` and `request` may be called from any thread: they use only dicts, whose
+single operations are atomic. Times are seconds of the monotonic clock, given by the caller. Pure.
 """
 
 from __future__ import annotations
@@ -18,52 +18,52 @@ from raylog.core.queues import events as ev
 from raylog.protocol.queues import QueueAcknowledgeReply, QueueFetchReply, QueueVerdict
 
 ROUNDING_S: Final = 0.001
-"""Leaders count whole milliseconds."""
+"""Subtracted from deadlines, because leaders count in whole milliseconds."""
 RENEWED_AT: Final = 0.7
-"""A lock is renewed when less than this part of it is left."""
+"""A lock is renewed when less than this share of its time is left."""
 
 Lease = tuple[int, Hand]
-"""Offset and hand-out: what verdicts and their answers are about."""
+"""Offset and hand-out, by which verdicts and their answers name a record."""
 
 
 class LeaseBook:
-    """What one consumer holds of one partition.
+    """The messages of one partition that one consumer holds.
 
-    Invariants: a message that this book holds is locked at the leader for this consumer and for this hand-out, unless
-    the leader was replaced, or has seen the connection end, and this end has not learned of it yet.
+    Invariant: a message that `holds` is true for is locked at the leader for this consumer and this hand-out; except
+    that the leader may have been replaced, or have noticed the end of the connection, before this side did.
     """
 
     def __init__(self) -> None:
-        """Begin with nothing, in a session in which nothing is locked."""
+        """Nothing is held."""
         self.session = 0
-        """Rises when all locks are lost: with a new connection, or another leader."""
+        """Incremented when all locks are lost, with the connection or the leader."""
         self.lock_s = 30.0
-        """How long the group's locks are, as the leader reported last."""
+        """The duration of the group's locks, as last reported by the leader."""
         self._held: dict[Lease, QueueMessage] = {}
         self._requested: set[Lease] = set()
-        """Leases of which a renewal waits to be sent, or for its answer."""
+        """Leases with a renewal that waits to be sent or answered."""
 
     def __len__(self) -> int:
-        """How many records are held and not settled."""
+        """How many messages are held: locked and not settled."""
         return len(self._held)
 
     def messages(self) -> list[QueueMessage]:
-        """What is held and not settled. From any thread."""
+        """The messages that are held: locked and not settled. From any thread."""
         return list(self._held.values())
 
     def is_current(self, message: QueueMessage) -> bool:
-        """Whether a message is of this session."""
+        """Whether a message was handed out in the present session."""
         return message._lock.session == self.session
 
     def holds(self, message: QueueMessage, now: float) -> bool:
-        """Whether a message's lock is known to hold at this moment. From any thread."""
+        """Whether a message is certainly still locked at this time. From any thread."""
         is_held = self._held.get(_lease(message)) is message and self.is_current(message)
         return is_held and message._lock.deadline > now
 
     # Hand-outs
 
     def locks(self, source: Holder, reply: QueueFetchReply, sent_s: float, now: float) -> list[Lock]:
-        """The locks of an answer's ranges, whose request was sent then; [] where they have run out already."""
+        """The locks of the ranges in a fetch's answer; [] if they have expired already. `sent_s`: of the request."""
         self.lock_s = reply.lock_ms / 1000
         deadline = sent_s + (reply.waited_ms + reply.lock_ms) / 1000 - ROUNDING_S
         if deadline <= now:
@@ -71,17 +71,17 @@ class LeaseBook:
         return [Lock(source, self.session, (row.count, row.lease), deadline, now) for row in reply.ranges]
 
     def take_in(self, messages: Sequence[QueueMessage]) -> None:
-        """Hold messages that were just handed out."""
+        """Add messages that were just handed out."""
         self._held.update((_lease(message), message) for message in messages)
 
     def drop(self, message: QueueMessage) -> bool:
-        """Hold a message no more: it is settled, or given back; whether it was held. From any thread."""
+        """Remove a message that is settled; return whether it was held. From any thread."""
         lease = _lease(message)
         self._requested.discard(lease)
         return self._held.pop(lease, None) is not None
 
     def lose_all(self) -> None:
-        """Hold nothing: the leader has forgotten the locks, or is another one."""
+        """Remove all messages and begin a new session: the leader has dropped the locks, or was replaced."""
         self.session += 1
         self._held.clear()
         self._requested.clear()
@@ -89,12 +89,15 @@ class LeaseBook:
     # Renewals
 
     def request(self, message: QueueMessage, lock_ms: int) -> Settled:
-        """Request a lock of so many ms from the leader's answer on; it counts when it is answered. From any thread."""
+        """A request to lock a message for `lock_ms` from now (-1 = the group's lock). From any thread.
+
+        The lock changes when the leader has answered.
+        """
         self._requested.add(_lease(message))
         return message.record.offset, message._lock.hand, ev.RENEW, lock_ms, ""
 
     def renewals(self, now: float) -> list[Settled]:
-        """Request what would run out soon, and for what may have: the leader knows."""
+        """Requests for the locks that expire soon, and for expired ones: the leader decides whether they still hold."""
         soon = now + self.lock_s * RENEWED_AT
         return [
             self.request(message, -1)
@@ -103,13 +106,13 @@ class LeaseBook:
         ]
 
     def expire(self, now: float) -> None:
-        """Hold no more what has run out: for a consumer that renews nothing."""
+        """Remove the messages whose locks have expired; for a consumer without `renew_locks`."""
         for message in self.messages():
             if message._lock.deadline <= now:
                 self.drop(message)
 
     def answered(self, verdicts: Sequence[QueueVerdict], reply: QueueAcknowledgeReply, sent_s: float) -> None:
-        """Take the leader's answer to a request that was sent then: renewed until, or lost."""
+        """Apply the leader's answer to verdicts: renewed locks get new deadlines, lost ones are removed."""
         if reply.lock_ms:
             self.lock_s = reply.lock_ms / 1000
         renewals = [row for row in verdicts if row.kind == ev.RENEW]
@@ -143,13 +146,13 @@ class LeaseBook:
             return
         lock, lock_ms = message._lock, shorter.get(lease, lock_ms)
         key = (lock.hand, lock.since, lock_ms)
-        if key not in fresh:  # what was handed out together shares a lock
+        if key not in fresh:  # messages that were handed out together share a lock
             deadline = sent_s + lock_ms / 1000 - ROUNDING_S
             fresh[key] = Lock(lock.source, lock.session, lock.hand, deadline, lock.since)
         message._lock = fresh[key]
 
     def unanswered(self, verdicts: Sequence[QueueVerdict]) -> None:
-        """Note that a request was given up: what it requested may be requested again."""
+        """A request was abandoned: its renewals may be requested again."""
         for row in verdicts:
             if row.kind == ev.RENEW:
                 self._requested.difference_update(

@@ -1,8 +1,8 @@
-"""A queue consumer as a member of its group: joins, heartbeats, the partitions it works on. Owned by the engine.
+"""A queue consumer as a member of its group: joins, heartbeats, assignments. Owned by the engine.
 
-The group's coordinator knows which members are alive; the first member spreads the partitions (`spreading.py`) over
-all. Nothing is revoked in a rebalance: a record is locked by the member that has it, so all members go on meanwhile.
-May touch: the network, the loop's clock.
+The group uses the classic protocol with the protocol type "share". The coordinator knows which members are alive, and
+the leader, a member, assigns the partitions (`spreading.py`). A rebalance interrupts nothing: each record is locked by
+the member that has it, so all members go on meanwhile. May touch: the network, the loop's clock.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ from raylog.protocol.groups import (
 logger = logging.getLogger(__name__)
 
 PROTOCOL_TYPE: Final = "share"
-"""Keeps the members of a queue's group apart from those of a consumer group of the same name."""
+"""Differs from that of consumers, so that the coordinator refuses a queue's member in a consumer group of the name."""
 PROTOCOL: Final = "spread"
+"""The name of the only assignor."""
 REBALANCE_TIMEOUT_MS: Final = 10_000
 JOIN_EXTRA_S: Final = 5.0
 LEAVE_TIMEOUT_S: Final = 2.0
 RETRY_TOPIC_LOOKS: Final = 10
-"""So many heartbeats after a late retry its topic is looked for; later it is found as any change of topics is."""
+"""For how many heartbeats after a late retry its topic is looked for; after that the normal refresh finds it."""
 
 _pack = msgspec.msgpack.encode
 _unpack = msgspec.msgpack.decode
 
 
 class QueueMembership:
-    """Joins, and joins again, until it is left."""
+    """Joins the group, sends heartbeats, and joins again after each rebalance, until `leave`."""
 
     def __init__(
         self,
@@ -72,40 +73,40 @@ class QueueMembership:
         on_partitions: Callable[[Sequence[TopicPartition]], None],
         on_error: Callable[[RaylogError], None],
     ) -> None:
-        """`on_partitions` gets what this member works on; `on_error` an error that only the user can resolve."""
+        """`on_partitions` gets each assignment of this member; `on_error` an error that only the user can resolve."""
         self._cluster = cluster
         self._config = config
         self._group = config.group_id or ""
         self._topics = tuple(topics)
         self._retry_topics = tuple(retry_topic(self._group, topic) for topic in topics)
         self._known_retry_topics: tuple[str, ...] = ()
-        """Those that exist, when this member joined."""
+        """The retry topics that existed when this member joined."""
         self._looks = 0
-        """With how many heartbeats they are still looked for."""
+        """With how many more heartbeats new retry topics are looked for."""
         self._on_partitions = on_partitions
         self._on_error = on_error
         self._task: LastingTask | None = None
         self._counts: dict[str, int] = {}
         self._awaited = self._topics
-        """The topics of this member, or of all where it spreads them: one that was deleted may be created again."""
+        """The topics of this member, or as the leader of all members: one that was deleted may be created again."""
         self._is_leader = False
         self._grown = asyncio.Event()
-        """Set when partitions were added or removed, so that all have to join again."""
+        """Set when partitions were added or removed, so that the group has to rebalance."""
         self.member_id = ""
         self.generation = -1
         cluster.watch(self._retry_topics)
         cluster.on_topics_changed(self._topics_changed)
 
     def start(self) -> None:
-        """Begin to join."""
+        """Start the task that joins and sends heartbeats."""
         self._task = LastingTask(self._live, "raylog-queue-membership")
 
     def expects_retry_topic(self) -> None:
-        """Look for new retry topics with the next heartbeats."""
+        """Look for new retry topics with the next `RETRY_TOPIC_LOOKS` heartbeats."""
         self._looks = RETRY_TOPIC_LOOKS
 
     async def leave(self) -> None:
-        """Leave the group; a coordinator that is not reached removes the member after its session timeout."""
+        """Leave the group. If the coordinator is not reached, it removes the member after the session timeout."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task.task])
@@ -146,7 +147,7 @@ class QueueMembership:
     async def _join(self) -> None:
         config = self._config
         if self.generation < 0:
-            # First: where a token lacks the group, that is what the refusal has to name.
+            # Before the topics: if a token does not cover the group, the error has to say so.
             await self._cluster.coordinator(self._group, timeout_s=REBALANCE_TIMEOUT_MS / 1000)
             await self._cluster.refresh(self._retry_topics)
         self._known_retry_topics = self._existing_retry_topics()
@@ -186,7 +187,7 @@ class QueueMembership:
             wanted: Any = _unpack(member.metadata)
             own = [str(topic) for topic in wanted]
             again = {topic: retry_topic(self._group, topic) for topic in own}
-            sources = again.keys() - again.values()  # what is retried from a retry topic comes back to it
+            sources = again.keys() - again.values()  # not the retry topics themselves: they retry into themselves
             topics_of[member.member_id] = sorted({*own, *(again[topic] for topic in sources)})
             awaited |= again.keys() - again.values()
         topics = sorted({topic for wanted in topics_of.values() for topic in wanted})
@@ -203,7 +204,7 @@ class QueueMembership:
         return 0 if info is None else len(info.partitions)
 
     async def _beat(self) -> None:
-        """Send heartbeats until one is refused, or the topics have changed; look for topics that do not exist now."""
+        """Send heartbeats until one is refused or the topics have changed. Also looks for topics that do not exist."""
         request = HeartbeatRequest(self._group, self.generation, self.member_id, None)
         timeout_s = max(1.0, self._config.session_timeout_ms / 3000)
         while True:

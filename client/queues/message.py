@@ -1,4 +1,4 @@
-"""A record of a queue as its consumer sees it, and what the consumer says of it."""
+"""The message of a queue consumer: a locked record, and the verdicts on it (ack, release, retry, reject)."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _DURATION: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)")
 
 
 class Reject(Exception):
-    """Raised by a handler of `run`: the record is not to be tried again, and becomes a dead letter at once."""
+    """Raise it in a handler of `run` to make the record a dead letter at once."""
 
 
 class Retry(Exception):
-    """Raised by a handler of `run`: the record is to be tried again, after `delay` instead of the group's pause."""
+    """Raise it in a handler of `run` to retry the record after `delay` (None = after the group's pause)."""
 
     def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
-        """Raises TypeError for a message that is a duration: the pause has a name."""
+        """Raises TypeError for a message that is a duration, which was probably meant as `delay`."""
         if delay is None and isinstance(message, str) and _DURATION.fullmatch(message.strip()):
             raise TypeError(f"Retry({message!r}): the first argument is the reason; give a pause as delay={message!r}.")
         super().__init__(message)
@@ -35,37 +35,38 @@ class Retry(Exception):
 
 
 class Holder(Protocol):
-    """The partition of a message, at its consumer."""
+    """The source of messages (`QueueSource`), as messages use it."""
 
     def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
-        """Take a verdict."""
+        """Queue a verdict (`kind`) on a message for the leader."""
 
     def extend(self, message: QueueMessage, lock_ms: int) -> None:
-        """Have a lock renewed for so long."""
+        """Request that a message's lock lasts for `lock_ms` from now."""
 
     def wall_s(self, deadline: float) -> float:
-        """A moment of the loop's clock as seconds since 1970."""
+        """A time of the monotonic clock as seconds since 1970."""
 
     def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
-        """Settle messages that were not taken, or that are not finished at the end."""
+        """Settle messages with one verdict that the user did not give."""
 
     def holds(self, message: QueueMessage) -> bool:
-        """Whether a message's lock is known to hold."""
+        """Whether a message is certainly still locked."""
 
     def forget(self, message: QueueMessage) -> None:
-        """Drop a message that was not taken, and whose lock is lost."""
+        """Drop a message that the user did not get, and whose lock is lost."""
 
 
 Hand = tuple[int, int]
-"""Which hand-out of a record: how often it was handed out, and the lease, which no other hand-out has."""
+"""Identifies a hand-out of a record: its delivery count, and its lease, a number that no other hand-out has."""
 
 
 class Lock:
-    """The lock of the records that were handed out together, until it is renewed or lost."""
+    """The lock that records which were handed out together share, until it is renewed or lost."""
 
     __slots__ = ("deadline", "hand", "session", "since", "source")
 
     def __init__(self, source: Holder, session: int, hand: Hand, deadline: float, since: float) -> None:
+        """`since`: when the records were received; `deadline`: when the lock expires (both monotonic, in seconds)."""
         self.since = since
         self.source = source
         self.session = session
@@ -76,8 +77,8 @@ class Lock:
 class QueueMessage:
     """A record that is locked for this consumer until `lock_deadline`, unless the lock is renewed.
 
-    Say exactly one thing about it: `ack`, `retry`, `reject` or `release`. None of them waits: they go to the broker
-    together with others, within `acknowledge_linger_ms`. `commit()` of the consumer waits until all are stored.
+    Settle it with exactly one of `ack`, `retry`, `reject` and `release`. They do not wait: verdicts are sent to the
+    broker together with others, within `acknowledge_linger_ms`. The consumer's `commit()` waits until all are stored.
     """
 
     __slots__ = ("_is_settled", "_lock", "_taken_by", "record")
@@ -87,16 +88,16 @@ class QueueMessage:
         self._lock = lock
         self._is_settled = False
         self._taken_by = 0
-        """The call that has taken it out of the buffer; 0: none."""
+        """The number of the call that took it out of the buffer; 0 = none."""
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic's name; that of a retry topic after a late retry."""
         return self.record.topic
 
     @property
     def partition(self) -> int:
-        """The partition."""
+        """The partition's number."""
         return self.record.partition
 
     @property
@@ -111,78 +112,81 @@ class QueueMessage:
 
     @property
     def timestamp_ms(self) -> int:
-        """The record's timestamp, in milliseconds since 1970; its own one too where a late retry hands out its copy."""
+        """The record's timestamp, in milliseconds since 1970; after a late retry that of the original record."""
         if self.record.topic.startswith(PREFIX) and Origin.of(self.record.headers) is not None:
             return own_timestamp(self.record.headers, self.record.timestamp_ms)
         return self.record.timestamp_ms
 
     @property
     def key(self) -> Any:
-        """The key: bytes, or what `key_deserializer` makes of them."""
+        """The key: bytes or None, or the result of `key_deserializer`."""
         return self.record.key
 
     @property
     def value(self) -> Any:
-        """The value: bytes, or what `value_deserializer` makes of them."""
+        """The value: bytes or None, or the result of `value_deserializer`."""
         return self.record.value
 
     @property
     def headers(self) -> tuple[Header, ...]:
-        """The headers."""
+        """The headers, as (name, value) pairs."""
         return self.record.headers
 
     @property
     def delivery_count(self) -> int:
-        """How often the record was handed out, this time included."""
+        """How often the record was handed out, including this time."""
         return self._lock.hand[0]
 
     @property
     def handed_at(self) -> float:
-        """When the record came, in seconds since 1970."""
+        """When the record was received, in seconds since 1970."""
         return self._lock.source.wall_s(self._lock.since)
 
     @property
     def lock_deadline(self) -> float:
-        """When the lock runs out at the earliest, in seconds since 1970; it moves when the broker has renewed it."""
+        """When the lock expires at the earliest, in seconds since 1970. It moves when the broker renews the lock."""
         return self._lock.source.wall_s(self._lock.deadline)
 
     @property
     def is_settled(self) -> bool:
-        """Whether something final was reported of it."""
+        """Whether it has a verdict: from the user, or because it was released."""
         return self._is_settled
 
     @property
     def is_locked(self) -> bool:
-        """Whether it is not settled and its lock holds, as far as is known here."""
+        """Whether it is not settled, and certainly still locked."""
         return not self._is_settled and self._lock.source.holds(self)
 
     def ack(self) -> None:
-        """The work is done: the record is not handed out again. Raises InvalidRequest when it was settled before."""
+        """Acknowledge: the work is done, and the record is not handed out again.
+
+        Raises InvalidRequest if it was settled before, as do `release`, `retry`, `reject` and `extend`.
+        """
         if self._is_settled:
             raise self._twice()
         self._is_settled = True
         self._lock.source.settle(self, ev.ACCEPT)
 
     def release(self) -> None:
-        """Give the record back: it is available at once, and this hand-out counts."""
+        """Make the record available again at once. This hand-out counts in `delivery_count`."""
         self._settle(ev.RELEASE)
 
     def retry(self, delay: Duration | None = None, reason: str = "") -> None:
-        """Have the record handed out again after `delay`, or after the group's pause.
+        """Have the record handed out again after `delay` (None = the group's pause).
 
-        After the last hand-out that the group allows it becomes a dead letter. With order by key, later records of the
-        key wait as well. Raises InvalidConfig for what is no duration.
+        After as many hand-outs as the group allows it becomes a dead letter instead. With order by key, later records
+        of the key wait for it. Raises InvalidConfig for a `delay` that is no duration.
         """
         self._settle(ev.RETRY, -1 if delay is None else milliseconds(delay), shortened(reason, REASON_BYTES_MAX))
 
     def reject(self, reason: str = "") -> None:
-        """The record cannot be processed by any consumer: it becomes a dead letter, with this reason."""
+        """Make the record a dead letter, with this reason: no consumer can process it."""
         self._settle(ev.REJECT, -1, shortened(reason, REASON_BYTES_MAX))
 
     def extend(self, seconds: float) -> None:
-        """Have the lock run out so many seconds from now, and not when the group's lock would.
+        """Have the lock expire so many seconds from now, instead of after the group's lock duration.
 
-        `lock_deadline` moves when the broker has confirmed it: sooner where the lock would be older than `lock_max`.
+        `lock_deadline` moves when the broker has confirmed it; to an earlier time if the lock would exceed `lock_max`.
         """
         if self._is_settled:
             raise self._twice()

@@ -1,7 +1,7 @@
-"""Priorities among the topics of a queue's consumer: what the user wants, and whose turn it is. Pure.
+"""Priorities among the topics of a queue consumer: reads the configuration, and decides which topic is next. Pure.
 
-A log cannot order its records by priority, so each priority is a topic. Turns are taken among lanes, one for each topic
-in the order in which the topics were named: strictly, or in proportion to weights.
+A log cannot order its records by priority, so each priority is a topic of its own. There is a lane for each topic, in
+the order in which the user named them; lanes are served strictly in this order, or in proportion to weights.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from raylog.core.errors import InvalidConfig
 
 STRICT: Final = "strict"
 RATIO_MAX: Final = 1_000
-"""Most that one weight may be of another: so many messages may come between two of the lightest topic."""
+"""The largest ratio of two weights: so many messages may come between two of the topic with the lowest weight."""
 
 
 class Standing(Enum):
-    """What is known of the records of a lane."""
+    """Whether a lane has records."""
 
     AT_HAND = "at hand"
-    """Some are here."""
+    """Some are buffered here."""
     UNKNOWN = "unknown"
-    """None is here, and a leader that had some has a new fetch."""
+    """None is buffered, but a leader that had records has not answered the next fetch yet."""
     NONE = "none"
-    """None is here, and no leader has one that could be handed out."""
+    """None is buffered, and no leader has one to hand out."""
 
 
 class Turns(Protocol):
-    """Says which lane is next."""
+    """Decides which lane is next."""
 
     @property
     def is_strict(self) -> bool:
-        """Whether a lane waits for those in front of it."""
+        """Whether a lane waits for all lanes before it."""
 
     def share(self, lane: int, most: int) -> int:
         """How many of `most` records a lane may lock ahead; at least one."""
@@ -43,11 +43,11 @@ class Turns(Protocol):
         """Whether `next` would return a lane."""
 
     def next(self, standings: Sequence[Standing]) -> int | None:
-        """The lane whose message is taken now, by the standings of all lanes; None: wait."""
+        """The lane from which the next message is taken, by the standings of all lanes; None = wait."""
 
 
 class StrictTurns:
-    """The first lane that has records is next. A lane waits while it is not known that those in front have none."""
+    """The first lane with records is next. A lane waits until all lanes before it are known to have none."""
 
     is_strict = True
 
@@ -55,7 +55,7 @@ class StrictTurns:
         self._lanes = lanes
 
     def share(self, lane: int, most: int) -> int:
-        """How many of `most` records a lane may lock ahead: each as many."""
+        """How many of `most` records a lane may lock ahead: the same for all lanes."""
         return max(1, most // self._lanes)
 
     def is_ready(self, standings: Sequence[Standing]) -> bool:
@@ -63,7 +63,7 @@ class StrictTurns:
         return self.next(standings) is not None
 
     def next(self, standings: Sequence[Standing]) -> int | None:
-        """The first lane with records at hand, if all in front of it have none."""
+        """The first lane with records at hand, if all before it have none."""
         for lane, standing in enumerate(standings):
             if standing is not Standing.NONE:
                 return lane if standing is Standing.AT_HAND else None
@@ -71,10 +71,10 @@ class StrictTurns:
 
 
 class WeightedTurns:
-    """Deficit round robin: while several lanes have records, what they hand out is in proportion to their weights.
+    """Deficit round robin: lanes with records hand out messages in proportion to their weights.
 
-    A turn of a lane is as many messages as its weight is of the least one; fractions are carried over. A lane without
-    records at hand is passed over, so nothing waits for it, and it saves nothing up.
+    In each round a lane gets weight / least weight messages; fractions are carried over. A lane without records at hand
+    is skipped: no other lane waits for it, and it saves up no turns.
     """
 
     is_strict = False
@@ -84,7 +84,7 @@ class WeightedTurns:
         self._shares = [weight / sum(weights) for weight in weights]
         self._quanta = [weight / min(weights) for weight in weights]
         self._left = [0.0] * len(weights)
-        """How many messages each lane has left of its turns."""
+        """How many messages each lane may still hand out in its turn."""
         self._at = len(weights) - 1
 
     def share(self, lane: int, most: int) -> int:
@@ -99,7 +99,7 @@ class WeightedTurns:
         """The lane whose turn it is, among those with records at hand."""
         if Standing.AT_HAND not in standings:
             return None
-        while True:  # at most once around: a lane gets one message a turn, or more
+        while True:  # ends after one round at most, as each lane gets at least one message in it
             at = self._at
             if standings[at] is not Standing.AT_HAND:
                 self._left[at] = 0.0
@@ -111,7 +111,7 @@ class WeightedTurns:
 
 
 def turns_of(priority: Any, topics: Sequence[str]) -> Turns | None:
-    """The turns of topics by a consumer's `priority`; None where it is None. Raises InvalidConfig for a wrong one."""
+    """The `Turns` for a consumer's `priority`; None = no priorities. Raises InvalidConfig for an invalid one."""
     if priority is None:
         return None
     if len(set(topics)) < 2:

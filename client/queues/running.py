@@ -1,4 +1,4 @@
-"""`run(handler, concurrency=)`: handlers beside each other, what they return or raise, and order per key."""
+"""`run(handler, concurrency=)`: calls handlers concurrently, turns their results into verdicts, keeps order per key."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ logger = logging.getLogger(__name__)
 
 Handler = Callable[[QueueMessage], Awaitable[object] | object]
 REASON_MAX = 500
+"""The most characters of an exception that become the reason of a retry."""
 POLL_S = 0.2
+"""How often a run that waits for a message checks whether it has to end."""
 HANDLED_BY: ContextVar[object] = ContextVar("handled_by", default=None)
-"""Inside a handler: the consumer whose `run` has called it, which cannot wait for it."""
+"""Inside a handler: the consumer whose `run` called it. That consumer's stop() must not wait for this handler."""
 
 
 class Worker(Protocol):
@@ -39,10 +41,10 @@ class Worker(Protocol):
     def keeps_order(self) -> bool: ...
 
     async def getone(self, *, timeout_ms: float | None = None) -> QueueMessage | None:
-        """The next message; None when none came in time."""
+        """The next message; None if none came in time."""
 
     async def commit(self) -> None:
-        """Wait until everything that was reported of records is stored."""
+        """Wait until all verdicts so far are stored."""
 
 
 class _Run:
@@ -58,12 +60,12 @@ class _Run:
         self._threads = None if self._is_coroutine else ThreadPoolExecutor(concurrency, "queue-handler")
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: dict[Any, deque[QueueMessage]] = {}
-        """Messages behind one of their key that is being handled."""
+        """For each key that is being handled, the messages that wait for it."""
         self._refusal: BaseException | None = None
-        """Why the run ends: a verdict of the handler is none, or the handler exits."""
+        """Why the run ends: a handler gave an invalid verdict, or raised an exit such as SystemExit."""
 
     async def run(self) -> None:
-        """Hand messages to handlers until the end; those under way are waited for."""
+        """Take messages and call handlers until the end; then wait for the running handlers."""
         consumer = self._consumer
         timeout_ms = consumer.config.consumer_timeout_ms
         quiet_since = time.monotonic()
@@ -86,7 +88,7 @@ class _Run:
                 elif message is not None:
                     self._free.release()
                     message.release()
-        except asyncio.CancelledError:  # nothing waits for the handlers any more: their records are given back
+        except asyncio.CancelledError:  # cancel the handlers too: their messages are released
             for task in self._tasks:
                 task.cancel()
             raise
@@ -122,7 +124,7 @@ class _Run:
         task.add_done_callback(partial(self._handled, message, key))
 
     def _handled(self, message: QueueMessage, key: Any, task: asyncio.Task[None]) -> None:
-        """The task is over; what a framework has cut off, perhaps before its first step, is given back."""
+        """A handler's task is done. If it was cancelled, perhaps before its first step, release its messages."""
         self._tasks.discard(task)
         self._free.release()
         left = self._waiting.pop(key, ()) if key is not None else ()
@@ -130,7 +132,7 @@ class _Run:
             self._settle(each, each.release)
 
     async def _handle_all(self, message: QueueMessage, key: Any) -> None:
-        """Handle a message, and then those of its key that have come meanwhile."""
+        """Handle a message, then the messages of its key that came meanwhile."""
         await self._handle(message)
         waiting = self._waiting.get(key) if key is not None else None
         while waiting:
@@ -156,10 +158,10 @@ class _Run:
         except asyncio.CancelledError:
             self._settle(message, message.release)
             raise
-        except Exception as failure:  # any error of the user's handler: the record is tried again
+        except Exception as failure:  # the user's handler may raise anything: retry the record
             logger.warning("%r failed: %r", message, failure, exc_info=failure)
             self._retry(message, None, f"{type(failure).__name__}: {failure}"[:REASON_MAX])
-        except USER_ERRORS as exit_error:  # what is to end the program ends `run`; the record is handed out again
+        except USER_ERRORS as exit_error:  # an exit ends `run`, which raises it; the record is released
             self._refusal = self._refusal or exit_error
             self._settle(message, message.release)
         else:
@@ -168,7 +170,7 @@ class _Run:
     def _retry(self, message: QueueMessage, delay: Any, reason: str) -> None:
         key = (message.topic, message.partition, message.record.key)
         later = self._waiting.get(key)
-        if later:  # they must not overtake it
+        if later:  # later messages of the key must not overtake it
             message._lock.source.give_back(list(later), ev.RETURN)
             later.clear()
         self._settle(message, lambda: message.retry(delay, reason))
@@ -178,11 +180,11 @@ class _Run:
             return
         try:
             verdict()
-        except InvalidConfig as refusal:  # such as a pause that is none: the next record would fare no better
+        except InvalidConfig as refusal:  # such as an invalid pause: end the run, since the next one would be the same
             message.release()
             self._refusal = self._refusal or refusal
 
 
 async def run_on_loop(consumer: Worker, handler: Handler, concurrency: int) -> None:
-    """See `AsyncQueueConsumer.run`."""
+    """The work of `AsyncQueueConsumer.run`."""
     await _Run(consumer, handler, concurrency).run()

@@ -1,8 +1,8 @@
-"""One partition of a queue, at its consumer: fetches, what it holds, the verdicts on their way. Owned by the engine.
+"""`QueueSource`: one partition of a queue at its consumer. Fetches records, renews locks, sends verdicts.
 
-Two tasks: one fetches, one sends verdicts and renews locks. Methods that a user's thread calls say so: they touch only
-a deque and a dict, whose single steps are atomic, and wake the loop at most once a round. May touch: the network, the
-clock.
+It has two tasks: one fetches, the other sends verdicts and renews locks. Methods that may be called from any thread say
+so: they use only a deque and a dict, whose single operations are atomic, and wake the loop at most once per round.
+Owned by the engine. May touch: the network, the clock.
 """
 
 from __future__ import annotations
@@ -55,17 +55,18 @@ from raylog.storage.batch.header import iter_headers
 logger = logging.getLogger(__name__)
 
 ANSWER_EXTRA_S: Final = 5.0
+"""Added to a fetch's wait as its timeout."""
 LEAVE_TIMEOUT_S: Final = 1.0
 NO_RECORDS: Final = 0
-"""Of a fetch: hand out nothing, and answer this member's fetches that wait."""
+"""The record count of a fetch that ends this member's waiting fetches at the leader, and hands out nothing."""
 VERDICTS_MAX: Final = 5_000
-"""Most ranges of one request."""
+"""How many verdicts are taken for one request, at most."""
 RENEWALS: Final = 4
-"""How often locks are looked at while one would run out: each is renewed when half of it is over, or a little more."""
+"""How often locks are checked per lock duration, so that each is renewed when about half of it is over."""
 
 
 class Member(Protocol):
-    """What a partition needs of its engine."""
+    """What a `QueueSource` needs of its engine."""
 
     config: QueueConsumerConfig
     cluster: ClusterClient
@@ -79,29 +80,29 @@ class Member(Protocol):
     value_deserializer: Deserializer | None
 
     def fail(self, error: BaseException) -> None:
-        """Have the next call of the user raise an error."""
+        """Have the user's next call raise an error."""
 
     def call_on_loop(self, function: Callable[[], object]) -> None:
-        """Call a function on the engine's loop."""
+        """Call a function on the engine's loop. From any thread."""
 
     def drop_buffered(self, source: QueueSource) -> None:
-        """Drop the buffered messages whose locks are lost."""
+        """Drop the buffered messages of a source whose locks are lost."""
 
     def return_waiting(self, source: QueueSource) -> None:
-        """Give back the buffered messages that wait for those of a higher topic."""
+        """Return buffered messages that wait for a topic of higher priority."""
 
     def drop_later(self, source: QueueSource, failed: QueueMessage) -> None:
-        """Give back the buffered messages of a key behind one that is to be retried."""
+        """Return the held messages after a message of their key that is retried or released."""
 
     def expects_retry_topic(self) -> None:
-        """Look for the group's retry topics."""
+        """Look for new retry topics of the group."""
 
     def verdict_failed(self, partition: TopicPartition, first: int, end: int, error: RaylogError) -> None:
-        """Note that a verdict was not taken."""
+        """Report that a verdict was not accepted."""
 
 
 class QueueSource:
-    """One partition."""
+    """One partition of a queue, as one consumer works on it."""
 
     def __init__(self, engine: Member, partition: TopicPartition) -> None:
         self.partition = partition
@@ -113,26 +114,26 @@ class QueueSource:
         self._idle = asyncio.Event()
         self._idle.set()
         self._looked = asyncio.Event()
-        """Set with each round of `_send_on`: what is held may have changed."""
+        """Set in each round of `_send_on`: the held messages may have changed."""
         self._under_way = 0
         self._tasks: list[LastingTask] = []
         self._sending: list[QueueVerdict] = []
-        """What is sent now; sent again when its task was cancelled from outside."""
+        """The verdicts being sent; sent again if the task was cancelled from outside and restarted."""
         self._connection: Connection | None = None
         self._watched: Connection | None = None
-        """The last connection whose end this partition is to learn of."""
+        """The last connection with an `on_close` callback of this source."""
         self._opener = BatchOpener(
             partition, engine.key_deserializer, engine.value_deserializer, check_crcs=engine.config.check_crcs
         )
         self._wall_ahead_s = time.time() - time.monotonic()
         self.is_wanted = True
-        """Whether this member still works on the partition; else it only settles what it holds."""
+        """Whether the partition is still assigned; otherwise only held messages are settled."""
         self.is_leaving = False
-        """Whether the leader is about to forget this member."""
+        """Whether `close` has begun, after which the leader forgets this member."""
         self._is_fetching = False
 
     def start(self) -> None:
-        """Begin to fetch."""
+        """Start the two tasks."""
         self._tasks = [
             LastingTask(self._fetch_on, f"queue {self.partition} fetch"),
             LastingTask(self._send_on, f"queue {self.partition} verdicts"),
@@ -140,17 +141,17 @@ class QueueSource:
 
     @property
     def held(self) -> int:
-        """How many records are locked and not settled."""
+        """How many messages are held: locked and not settled."""
         return len(self._leases)
 
     def wall_s(self, deadline: float) -> float:
-        """A moment of the loop's clock as seconds since 1970."""
+        """A time of the monotonic clock as seconds since 1970."""
         return deadline + self._wall_ahead_s
 
     # From the user's thread
 
     def settle(self, message: QueueMessage, kind: int, delay_ms: int = -1, reason: str = "") -> None:
-        """Take a verdict. From any thread."""
+        """Queue a verdict (`kind`) on a message for the leader. From any thread."""
         self._leases.drop(message)
         self._settled.append((message.record.offset, message._lock.hand, kind, delay_ms, reason))
         if kind in (ev.RETRY, ev.RELEASE) and self._engine.by_key:
@@ -158,12 +159,15 @@ class QueueSource:
         self._wake()
 
     def extend(self, message: QueueMessage, lock_ms: int) -> None:
-        """Have a lock renewed for so long; it holds for longer when the leader says so. From any thread."""
+        """Request that a lock lasts for `lock_ms` from now; it changes when the leader answers. From any thread."""
         self._settled.append(self._leases.request(message, lock_ms))
         self._wake()
 
     def forget(self, message: QueueMessage) -> None:
-        """Drop a message that no user got, and whose lock is lost: its hand-out is not to count. From any thread."""
+        """Drop a message that the user did not get, and whose lock is lost. From any thread.
+
+        In the same session its hand-out is returned, so that it does not count.
+        """
         message._is_settled = True
         self._leases.drop(message)
         if self._leases.is_current(message):
@@ -189,18 +193,18 @@ class QueueSource:
                 backoff.reset()
             except asyncio.CancelledError:
                 raise
-            except Exception as failure:  # any error: without another fetch the partition would be left alone
+            except Exception as failure:  # any error: without another fetch the partition would not be consumed
                 error = as_raylog_error(failure)
                 if not isinstance(error, UnknownMemberId) and not error.retriable:
                     self._engine.fail(error)
                     return
                 await self._recover(error, backoff)
-            except USER_ERRORS as exit_error:  # of a deserializer: it leaves the next call, and the loop lives on
+            except USER_ERRORS as exit_error:  # a deserializer's exit: the user's next call raises it, not the loop
                 self._engine.fail(exit_error)
                 return
 
     async def _recover(self, error: RaylogError, backoff: Backoff) -> None:
-        """Look the leader up again after an error, and lose what was locked."""
+        """After an error: count all locks as lost, and look up the leader, with backoff."""
         self._lose_session()
         cluster = self._engine.cluster
         if isinstance(error, UnknownMemberId) or cluster.learn_leader(*self.partition, error):
@@ -218,11 +222,11 @@ class QueueSource:
         self._engine.drop_buffered(self)
 
     def _closed(self, connection: Connection) -> None:
-        if connection is self._connection:  # the leader frees what was locked on it
+        if connection is self._connection:  # the leader releases the locks of a closed connection
             self._lose_session()
 
     async def _open(self, timeout_s: float) -> tuple[Connection, str, int]:
-        """The connection with the leader, on which this member has opened the queue."""
+        """The connection with the leader, on which this member has opened the queue; with topic id and leader epoch."""
         engine = self._engine
         info, found = await engine.cluster.leader(*self.partition, timeout_s=timeout_s)
         assert found.endpoint is not None  # `leader` raises without one
@@ -239,7 +243,7 @@ class QueueSource:
             )
             reply, _ = await call(connection, QUEUE_OPEN, request, timeout_s=timeout_s)
             self._leases.lock_s = reply.lock_ms / 1000
-            self._woken.set()  # locks may have to be renewed sooner than was thought
+            self._woken.set()  # with a shorter lock, the next renewal is due sooner
             engine.by_key = reply.by_key
             self._connection = connection
             if connection is not self._watched:
@@ -268,7 +272,7 @@ class QueueSource:
         self._is_fetching = True
         try:
             reply, payload = await call(connection, QUEUE_FETCH, request, timeout_s=wait_ms / 1000 + ANSWER_EXTRA_S)
-        except asyncio.CancelledError:  # what the answer hands out is with no user
+        except asyncio.CancelledError:  # the answer may hand out records that nothing receives
             if self.is_wanted and not self.is_leaving:
                 self._lose_session()
             raise
@@ -280,10 +284,11 @@ class QueueSource:
             engine.buffer.dry(self.partition)
 
     def _take(self, reply: QueueFetchReply, payload: memoryview, sent_s: float) -> None:
-        """Make messages of what was handed out; offsets without a record are settled at once."""
+        """Make messages of the records that were handed out; settle offsets without a record at once."""
         locks = self._leases.locks(self, reply, sent_s, time.monotonic())
         if not self.is_wanted or not locks:
-            # Given up meanwhile: other members need not wait for the locks to run out. Or they have: none was begun.
+            # The partition was revoked meanwhile, or the locks have expired already. Return the records: other members
+            # then need not wait for the locks, and the hand-out does not count.
             for row in reply.ranges:
                 self._settled += [
                     (offset, (row.count, row.lease), ev.RETURN, -1, "") for offset in range(row.first, row.end)
@@ -308,10 +313,10 @@ class QueueSource:
             while stop < len(rows) and rows[stop].first < header.next_offset:
                 stop += 1
             if stop == place:
-                continue  # what lies between is at other members, or was aborted
+                continue  # no record of this batch was handed out to us: others have them, or it was aborted
             try:
                 opened = self._opener.pick(batch, [(row.first, row.end) for row in rows[place:stop]])
-            except CorruptMessage as damage:  # the others of the answer are good
+            except CorruptMessage as damage:  # the other batches may be good
                 refused_rows = unopened_verdicts(rows[place:stop], header, damage)
                 unopened.update(offset for offset, *_ in refused_rows)
                 self._settled += refused_rows
@@ -363,10 +368,10 @@ class QueueSource:
             async with asyncio.timeout(timeout_s):  # not wait_for, which may lose a cancellation (Python 3.11)
                 await self._woken.wait()
         except TimeoutError:
-            pass  # locks are looked at
+            pass  # time to check the locks
 
     def _renew(self) -> None:
-        """Renew the locks of everything held, where half of the time is over; give back what has to wait."""
+        """Renew the locks that expire soon (or drop expired ones), and return messages that wait by priority."""
         self._engine.return_waiting(self)
         if self._engine.config.renew_locks:
             self._settled += self._leases.renewals(time.monotonic())
@@ -374,7 +379,7 @@ class QueueSource:
             self._leases.expire(time.monotonic())
 
     async def _send(self, verdicts: list[QueueVerdict], backoff: Backoff) -> None:
-        """Send verdicts until they are answered: they are sent again where an answer was lost."""
+        """Send verdicts, again if an answer was lost, until they are answered or the request timeout is over."""
         engine = self._engine
         deadline = Deadline(engine.config.request_timeout_ms / 1000)
         while True:
@@ -383,7 +388,7 @@ class QueueSource:
                 assert found.endpoint is not None  # `leader` raises without one
                 connection = await engine.cluster.connection(found.endpoint, deadline.left_s)
                 if self._connection is not None and connection is not self._connection:
-                    self._lose_session()  # another leader, or another connection with it: it knows no locks
+                    self._lose_session()  # another leader, or a new connection: it has no locks of ours
                 request = QueueAcknowledgeRequest(
                     info.topic_id,
                     self.partition.partition,
@@ -432,7 +437,7 @@ class QueueSource:
     # The end
 
     async def stop(self) -> None:
-        """Fetch no more; returns when all that the leader has handed out is here, or given back."""
+        """Stop fetching; returns when all records that the leader has handed out were received or returned."""
         self.is_wanted = False
         fetching = self._tasks[0]
         if not self._is_fetching:  # it waits for room, or for a leader
@@ -454,27 +459,27 @@ class QueueSource:
             await asyncio.wait([fetching.task], timeout=LEAVE_TIMEOUT_S)
 
     def resume(self) -> None:
-        """Work on the partition again, with what is still held of it."""
+        """Fetch again, after `stop`; held messages stay."""
         self.is_wanted = True
         if self._tasks[0].done():
             self._tasks[0] = LastingTask(self._fetch_on, f"queue {self.partition} fetch")
 
     async def released(self) -> None:
-        """Wait until nothing is locked, and every verdict is answered."""
+        """Wait until no message is held, and all verdicts are answered."""
         while self._leases:
             self._looked.clear()
             await self._looked.wait()
         await self.settled()
 
     async def settled(self) -> None:
-        """Wait until every verdict so far is answered."""
+        """Wait until all verdicts so far are answered."""
         while self._settled or self._sending or not self._idle.is_set():
             self._idle.clear()
             self._woken.set()
             await self._idle.wait()
 
     def give_back(self, messages: Sequence[QueueMessage], kind: int) -> None:
-        """Settle messages that no user has got, or that are not finished at the end."""
+        """Settle messages with a verdict that the user did not give: RETURN (does not count) or RELEASE."""
         for message in messages:
             if not message._is_settled and self._leases.is_current(message):
                 message._is_settled = True
@@ -483,19 +488,19 @@ class QueueSource:
         self._woken.set()
 
     def held_messages(self) -> list[QueueMessage]:
-        """What is locked and not settled."""
+        """The messages that are held: locked and not settled."""
         return self._leases.messages()
 
     def holds(self, message: QueueMessage) -> bool:
-        """Whether a message's lock is known to hold: it was not lost, and did not run out."""
+        """Whether a message is certainly still locked."""
         return self._leases.holds(message, time.monotonic())
 
     def is_current(self, message: QueueMessage) -> bool:
-        """Whether a message's lock is of this session."""
+        """Whether a message was handed out in the present session."""
         return self._leases.is_current(message)
 
     async def close(self, *, leaves: bool) -> None:
-        """End the tasks, and leave the queue."""
+        """End the tasks; with `leaves` have the leader forget this member."""
         self.is_leaving = True
         for task in self._tasks:
             task.cancel()

@@ -1,6 +1,6 @@
-"""Which partitions each member of a queue's group works on. Pure.
+"""Assigns partitions to the members of a queue's group. Pure.
 
-Unlike a consumer group's, a partition may go to several members: every member has work, and every partition a member.
+Unlike in a consumer group, a partition may go to several members: every member has work, and every partition a member.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from raylog.core.ids import TopicPartition
 def spread(
     topics_of: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
 ) -> dict[str, list[TopicPartition]]:
-    """Give each member its partitions, by the topics that it wants.
+    """Assign to each member partitions of its topics (`topics_of`, by member id).
 
-    Laws: every partition of a wanted topic has a member; every member with a topic that exists has a partition of it;
-    for one topic, loads differ by one at most, in partitions by member and in members by partition.
+    Invariants: every partition of such a topic has a member; every member has a partition of each of its topics that
+    exists; within a topic, members differ by one partition at most, and partitions by one member at most.
     """
     result: dict[str, list[TopicPartition]] = {member: [] for member in topics_of}
     for topic in sorted({topic for topics in topics_of.values() for topic in topics}):
@@ -28,7 +28,7 @@ def spread(
             for place, member in enumerate(members):
                 result[member].append(TopicPartition(topic, place % count))
         else:
-            # The members with the fewest partitions of other topics first: all topics together are level too.
+            # Begin with the members that have the fewest partitions of other topics, to level the totals too.
             members.sort(key=lambda member: (len(result[member]), member))
             for number in range(count):
                 result[members[number % len(members)]].append(TopicPartition(topic, number))

@@ -1,4 +1,4 @@
-"""What a consumer says of the records that it holds, on its way to the leader: as few ranges as say the same. Pure."""
+"""Verdicts on their way to the leader: merges equal ones into ranges, and makes those that no user gave. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from raylog.protocol.queues import QueueFailure, QueueRange, QueueVerdict
 from raylog.storage.batch.header import BatchHeader
 
 DAMAGED_RETRY_MS: Final = 1_000
-"""Pause before a batch with a wrong checksum is handed out again."""
+"""Pause before records of a batch with a wrong checksum are handed out again."""
 Settled = tuple[int, Hand, int, int, str]
-"""Offset, hand-out, kind, delay, message."""
+"""A verdict on one record: offset, hand-out, kind, delay in ms (-1 = default), reason."""
 
 UNASKED: Final = frozenset({ev.RENEW, ev.RETURN, ev.GAP})
-"""Verdicts of the consumer's own: where one comes too late, nothing that a user did is lost."""
+"""Kinds of verdicts that only the client gives: if one comes too late, no decision of the user is lost."""
 
 
 def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
-    """Take the verdicts that wait, at most so many, as ranges.
+    """Take at most `most` waiting verdicts; return them with equal neighbours merged into ranges.
 
-    A lock is not renewed where something final is reported of the same hand-out in the same request.
+    A renewal is left out if the same hand-out also has a final verdict among them.
     """
     rows: list[Settled] = []
     while settled and len(rows) < most:
@@ -52,10 +52,10 @@ def taken_verdicts(settled: deque[Settled], most: int) -> list[QueueVerdict]:
 def gap_verdicts(
     rows: Sequence[QueueRange], found: Container[int], span: range, failure: RaylogError | None, refused: object
 ) -> Iterator[Settled]:
-    """Say of each offset without a message why there is none: no record, or one that cannot be deserialized.
+    """Verdicts for offsets without a message: there is no record, or it cannot be deserialized, or it did not come.
 
-    ``span``: from the first to the last offset of the batches that came. Of what lies outside nothing is known: it is
-    to be handed out again.
+    ``span``: the offsets of the batches that came. ``failure``, ``refused``: the error and the offset of a record that
+    cannot be deserialized. Offsets outside the span are to be handed out again.
     """
     for row in rows:
         for offset in range(row.first, row.end):
@@ -68,15 +68,15 @@ def gap_verdicts(
                 yield offset, hand, ev.GAP, -1, ""
             elif offset == refused:
                 yield offset, hand, ev.REJECT, -1, failure.message
-            else:  # behind the refused one, in its batch: to be handed out again, without it
+            else:  # after the refused one, in its batch: to be handed out again, without it
                 yield offset, hand, ev.RETURN, -1, ""
 
 
 def unopened_verdicts(rows: Sequence[QueueRange], header: BatchHeader, damage: CorruptMessage) -> list[Settled]:
-    """Say of the records of a batch that cannot be opened that no consumer can process them.
+    """Verdicts for the records of a batch that cannot be opened: rejected, as no consumer can process them.
 
-    Where its checksum is wrong, another replica may have it: then they are handed out again after a pause, without a
-    count, because no consumer has seen them.
+    But if its checksum is wrong, another replica may have a good copy. Then they are handed out again after a pause,
+    and this hand-out does not count, because no user has seen them.
     """
     is_certain = "next_offset" in damage.details
     kind, delay_ms = (ev.REJECT, -1) if is_certain else (ev.RETURN, DAMAGED_RETRY_MS)
@@ -89,7 +89,7 @@ def unopened_verdicts(rows: Sequence[QueueRange], header: BatchHeader, damage: C
 
 
 def is_unasked(failure: QueueFailure, verdicts: Sequence[QueueVerdict]) -> bool:
-    """Whether the user has reported nothing of the hand-out that was refused: only its consumer did."""
+    """Whether a failure concerns only verdicts that the client itself gave, not the user."""
     first, hand = failure.first, (failure.count, failure.lease)
     return all(
         row.kind in UNASKED for row in verdicts if hand == (row.count, row.lease) and row.first <= first < row.end

@@ -1,6 +1,6 @@
-"""From fetched batches to Arrow record batches, a column at a time.
+"""Makes Arrow record batches from fetched batches, a column at a time.
 
-The caller gives the schema: the names say what a column holds, the types how. Used by reading.py. Pure.
+The caller gives the schema: the name of a column says what it holds, its type how. Used by reading.py. Pure.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
 
 ROWS = 32_768
-"""A record batch is given out when it has so many rows; the batch of the log that fills it may bring some more.
+"""A record batch is complete when it has so many rows; the last batch of the log in it may add some more.
 
-Twice as many are 2 to 3 % slower in Spark for records of 100 bytes: they are out of the processor's cache when they are
-sent. Half as many cost Spark more than that saves."""
+Twice as many are 2 to 3 % slower in Spark for records of 100 bytes: when they are sent, they are no longer in the
+processor's cache. Half as many cost Spark more than they save."""
 BYTES_MAX = 8 << 20
-"""Bytes of opened batches after which a record batch is given out, however few rows it has."""
+"""A record batch is also complete when the batches of the log in it have so many bytes, decompressed."""
 
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -42,26 +42,26 @@ KAFKA_SCHEMA = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""Names, order and types of Spark's Kafka source; a reader may be given any part of it."""
+"""Names, order and types of Spark's Kafka source; a reader may use any part of it."""
 
 
 BODY_COLUMNS = frozenset({"key", "value", "timestamp", "headers"})
-"""Columns that are in the bodies of batches; the others follow from their headers."""
+"""Columns that need the bodies of batches; the others follow from their headers (offsets unless there are gaps)."""
 TYPE_NAMES = ("timestampType", "timestamp_type")
 HEADER_COLUMNS = frozenset({"topic", "partition", *TYPE_NAMES})
-"""Columns that are the same for all records of a batch of the log."""
+"""Columns with one value for all records of a batch of the log."""
 
 
 class ArrowBuilder:
-    """Collects the records of one offset range and gives them out as record batches."""
+    """Collects the records of one offset range, and returns them as record batches: `add` batches, then `take`."""
 
     def __init__(
         self, partition: TopicPartition, start: int, end: int, schema: Any = KAFKA_SCHEMA, *, check_crcs: bool = True
     ) -> None:
-        """Only offsets from `start` up to `end` (exclusive) are taken, wherever the batches begin and end.
+        """Only offsets from `start` up to, not including, `end` are used, wherever batches begin and end.
 
-        `schema`: the columns to make, any of KAFKA_SCHEMA's in any order. A timestamp may also be an int64 (of
-        milliseconds), headers a map, and timestampType be spelled timestamp_type. ValueError for others.
+        `schema`: the columns to make, any of KAFKA_SCHEMA's in any order. A timestamp may also be int64 (milliseconds),
+        headers a map, and timestampType be spelled timestamp_type. Raises ValueError for unknown columns.
         """
         unknown = [name for name in schema.names if name not in {*KAFKA_SCHEMA.names, *TYPE_NAMES}]
         if unknown:
@@ -71,7 +71,7 @@ class ArrowBuilder:
         needs_bodies = not BODY_COLUMNS.isdisjoint(schema.names)
         self._maker = PieceMaker(partition, start, end, needs_bodies=needs_bodies, check_crcs=check_crcs)
         self._repeated: dict[str, Any] = {}
-        # The batch of the log that fills a record batch may bring some more.
+        # The last batch of the log in a record batch may add some more rows.
         self._room = min(ROWS + ROWS // 4, end - start)
         self._clear()
 
@@ -97,13 +97,13 @@ class ArrowBuilder:
 
     @property
     def is_full(self) -> bool:
-        """Whether it is time to give a record batch out."""
+        """Whether a record batch is complete, so that `take` should be called."""
         return self._rows >= ROWS or self._bytes >= BYTES_MAX
 
     def add(self, batch: FetchedBatch) -> None:
-        """Add one batch. Markers and aborted batches are skipped.
+        """Add one batch; markers and aborted batches are skipped.
 
-        Raises CorruptMessage; where the body cannot be read, what was added since `take` is lost.
+        Raises CorruptMessage. If the body cannot be read, all rows added since the last `take` are lost.
         """
         if batch.is_hidden:
             self._maker.check(batch)
@@ -113,7 +113,7 @@ class ArrowBuilder:
             try:
                 for filler in self._fillers.values():
                     filler.add(piece)
-            except RaylogError:  # one column has more rows than another now, and `take` is called after this error
+            except RaylogError:  # the columns have different lengths now, and `take` may be called after this error
                 self._clear()
                 raise
             self._types.append((1 if batch.header.attributes & TIMESTAMP_TYPE_BIT else 0, piece.rows))
@@ -121,10 +121,10 @@ class ArrowBuilder:
             self._bytes += piece.body_bytes
 
     def take(self) -> Iterator[Any]:
-        """Return the rows added so far: one record batch, or equal parts of ROWS to twice as many. Raises
-        CorruptMessage.
+        """Return the rows added so far, as one record batch or as equal parts of ROWS to twice as many rows.
 
-        Writing a part that does not begin at the first row costs a copy, and a small rest as much as a large one.
+        The parts are equal because each part but the first costs a copy when it is written, and a small rest costs as
+        much as a large one. Raises CorruptMessage.
         """
         rows = self._rows
         if rows:
@@ -155,7 +155,7 @@ class ArrowBuilder:
             raise CorruptMessage(f"A {name} of {self._partition} is too large to be shown: {error}") from error
 
     def _constant(self, name: str, value: int | str, kind: Any) -> Any:
-        """A value for all rows; a prefix of one array that is made once."""
+        """One value for all rows: a slice of an array that is made only once."""
         made = self._repeated.get(name)
         if made is None or len(made) < self._rows:
             made = self._repeated[name] = repeated(value, max(self._rows, ROWS), kind)

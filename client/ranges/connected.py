@@ -1,7 +1,7 @@
-"""The client of a process's last plan, and what plans have learned with it, kept for the next plan.
+"""Keeps the client of a process's last plan, and what was learned with it, for the next plan.
 
-Spark plans all queries of a session in processes that it uses again, and connecting is most of what a plan takes. Used
-by planning.py. May touch: the network, the event loop's clock.
+Spark plans all queries of a session in processes that it uses again, and most of the time of a plan is for connecting.
+Used by planning.py. May touch: the network, the event loop's clock.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from raylog.client.task_tokens import TaskTokens
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """A started client, and what belongs to it."""
+    """A started client, with the sizes of records and the tokens that were made with it."""
 
     client: ClusterClient
     sizes: RecordSizes = field(default_factory=RecordSizes)
@@ -28,4 +28,4 @@ class Connected:
 
 
 KEPT: Kept[Connected] = Kept(Connected.close, at_most=1)
-"""That of this process."""
+"""The client that this process keeps."""

@@ -1,6 +1,6 @@
-"""How large partitions are cut into tasks unless a reader says it: by bytes, as Spark cuts files.
+"""Cuts large ranges into tasks by bytes, as Spark cuts files, unless the reader says how many to make.
 
-The size of a record is taken from the first batch of the largest ranges. Used by planning.py, and by the planner of
+The size of a record is estimated from the first batch of the largest ranges. Used by planning.py, and by the planner of
 Spark's streams. May touch: the network, the event loop's clock.
 """
 
@@ -19,28 +19,28 @@ from raylog.core.errors import RaylogError
 logger = logging.getLogger(__name__)
 
 TASK_BYTES = 256 << 20
-"""Stored bytes of one task: twice spark.sql.files.maxPartitionBytes, because a task costs Spark about 40 ms of CPU, a
-tenth of what it takes to read 128 MB."""
+"""The stored bytes of one task: twice spark.sql.files.maxPartitionBytes (128 MB), because a task costs Spark about 40
+ms of CPU, a tenth of the time to read 128 MB."""
 TASK_RECORDS_MAX = 4_000_000
-"""Records of one task at most: a core of Spark takes about a second for so many."""
+"""The most records of one task: a core of Spark needs about a second for so many."""
 _SAMPLED = 4
-"""Ranges of a topic whose first batch is looked at."""
+"""How many ranges of a topic are sampled: their first batch is fetched."""
 _SAMPLE_TIMEOUT_S = 5.0
 SMALL = 128
-"""Ranges of fewer records are not cut by size."""
+"""Ranges of up to so many records are not sampled."""
 SIZES_AGE_S = 60.0
-"""How long the sampled size of a topic's records counts."""
+"""How long a sampled size is used."""
 
 
 def records_of_a_task(bytes_per_record: float | None) -> int:
-    """How many records of this size one task reads; None: the size is not known."""
+    """How many records of this size one task may read; None = the size is not known."""
     if not bytes_per_record:
         return TASK_RECORDS_MAX
     return max(1, min(TASK_RECORDS_MAX, int(TASK_BYTES / bytes_per_record)))
 
 
 def cut(whole: Sequence[PartitionRange], bytes_per_record: dict[str, float]) -> list[PartitionRange]:
-    """The ranges in pieces of at most TASK_BYTES and TASK_RECORDS_MAX; `bytes_per_record` is that of each topic."""
+    """Cut ranges into pieces of at most TASK_BYTES and TASK_RECORDS_MAX. `bytes_per_record`: by topic, where known."""
     return [
         replace(item, start=start, end=end)
         for item in whole
@@ -51,15 +51,15 @@ def cut(whole: Sequence[PartitionRange], bytes_per_record: dict[str, float]) -> 
 
 
 class RecordSizes:
-    """What was learned of the sizes of records. It counts for a minute, because to learn it costs a fetch."""
+    """The estimated sizes of the topics' records. They are used for `SIZES_AGE_S`, since a sample costs fetches."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, float] = {}
-        """Stored bytes of a record, by topic id."""
+        """Stored bytes per record, by topic id."""
         self._sampled_s: dict[str, float] = {}
 
     async def of(self, whole: Sequence[PartitionRange]) -> dict[str, float]:
-        """Stored bytes of a record of each topic with more than a few records to read, where it is known."""
+        """Stored bytes per record, by topic; topics with only small ranges or without a sample are left out."""
         large = [item for item in whole if item.end - item.start > SMALL]
         ids = {item.topic: item.topic_id for item in large}
         never_s = float("-inf")
@@ -72,7 +72,7 @@ class RecordSizes:
 
 
 async def _sample(large: Sequence[PartitionRange]) -> dict[str, float]:
-    """Stored bytes of a record of each topic, from the first batches of its largest ranges."""
+    """Stored bytes per record, by topic, from the first batches of its largest ranges."""
     chosen: list[PartitionRange] = []
     for topic in dict.fromkeys(item.topic for item in large):
         own = [item for item in large if item.topic == topic]
@@ -85,7 +85,7 @@ async def _sample(large: Sequence[PartitionRange]) -> dict[str, float]:
 
 
 async def _first_batch(item: PartitionRange) -> tuple[int, int]:
-    """Bytes and offsets of the first batch of a range; zeros where it cannot be read: the task will say why."""
+    """The bytes and the number of offsets of a range's first batch; (0, 0) if it cannot be read: a task raises that."""
     fetcher = RangeFetcher(item, max_bytes=1, stall_timeout_s=_SAMPLE_TIMEOUT_S)
     try:
         batches = await fetcher.next() or []

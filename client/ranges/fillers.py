@@ -1,7 +1,7 @@
-"""The columns of a record batch, filled as the batches of the log come. Used by arrow.py. Pure.
+"""Fills the columns of an Arrow record batch with the batches of the log, one by one. Used by arrow.py. Pure.
 
-A batch is copied out right after it was read, while its bytes are in the processor's cache, and its memory serves the
-next one (docs/adr/0055-ranges-into-arrow.md).
+A batch is copied right after it was read, while its bytes are in the processor's cache, and its memory can be used for
+the next one (docs/adr/0055-ranges-into-arrow.md).
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from raylog.storage.batch.records import Grid
 
 
 class Filler(Protocol):
-    """One column."""
+    """Fills one column."""
 
     def add(self, piece: Piece) -> None:
-        """Append the records of one batch of the log. Raises CorruptMessage; the column cannot be used then."""
+        """Append the records of one batch of the log. Raises CorruptMessage, after which the column is unusable."""
 
     def column(self, kind: Any) -> Any:
-        """All that was added as an array of this type. Nothing may be added after it. Raises pa.ArrowInvalid."""
+        """The column as an Arrow array of this type. Call it last. Raises pa.ArrowInvalid."""
 
 
 class Growing:
-    """An array of numpy in Arrow's memory that is filled from its begin."""
+    """A numpy array in Arrow's memory that is filled from its beginning, and grows as needed."""
 
     def __init__(self, kind: Any, room: int) -> None:
-        """There is room for so many elements before it grows."""
+        """`room`: how many elements fit before it has to grow."""
         self._kind = kind
         self._cells = room_for(room, kind)
         self.used = 0
 
     def more(self, count: int) -> Any:
-        """The next `count` elements, for the caller to set."""
+        """A view of the next `count` elements, which the caller has to set."""
         begin, self.used = self.used, self.used + count
         if self.used > len(self._cells):
             before, self._cells = self._cells, room_for(self.used + self.used // 2, self._kind)
@@ -46,12 +46,12 @@ class Growing:
         return self._cells[begin : self.used]
 
     def filled(self) -> Any:
-        """What was set."""
+        """A view of all elements so far."""
         return self._cells[: self.used]
 
 
 class Offsets:
-    """Offsets, int64."""
+    """Fills a column of offsets (int64)."""
 
     def __init__(self) -> None:
         self._parts: list[range | Any] = []
@@ -70,10 +70,10 @@ class Offsets:
 
 
 class Timestamps:
-    """Timestamps, which are milliseconds in the log."""
+    """Fills a column of timestamps, which are milliseconds in the log."""
 
     def __init__(self, room: int) -> None:
-        """`room` is how many are expected."""
+        """`room`: how many are expected."""
         self._room = room
         self._moments: Growing | None = None
 
@@ -88,20 +88,21 @@ class Timestamps:
 
 
 class Strings:
-    """Keys or values: neighbours of one length are copied together, and neighbours without any are one array."""
+    """Fills a column of keys or values. Strings of equal length are copied together; adjacent nulls are one array."""
 
     def __init__(self, name: str, room: int, bytes_max: int) -> None:
-        """`name` is `keys` or `values`; `room`: how many are expected, with at most so many bytes."""
+        """`name`: `keys` or `values`. `room`, `bytes_max`: how many strings are expected, with how many bytes."""
         self._name = name
         self._room = room
         self._bytes_max = bytes_max
         self._made: list[Any] = []
+        """The finished arrays, in order."""
         self._nulls = 0
-        """At the end, not in `_made` yet."""
+        """How many nulls follow `_made`."""
         self._grids: Growing | None = None
-        """The strings at the end that are not in `_made` yet; there are no nulls at the end then."""
+        """The bytes of the strings that follow `_made`; then `_nulls` is 0."""
         self._runs: list[tuple[int, int]] = []
-        """Of those: length, and how many of it follow each other."""
+        """Their runs of equal length: (length, how many)."""
 
     def add(self, piece: Piece) -> None:
         grid = piece.grid(self._name)
@@ -144,10 +145,10 @@ class Strings:
 
 
 class Headers:
-    """Headers of each record, null for one without."""
+    """Fills a column of headers; null for a record without headers."""
 
     def __init__(self, kind: Any) -> None:
-        """`kind` is the type of the column."""
+        """`kind`: the type of the column."""
         self._kind = kind
         self._made: list[Any] = []
 
@@ -161,10 +162,10 @@ class Headers:
 
 
 def joined(parts: Iterable[range | Any]) -> Iterator[range | Any]:
-    """The same offsets; ranges of step 1 that continue each other are one."""
+    """The same offsets, with ranges that continue each other joined into one."""
     run = range(0)
     for part in parts:
-        if not len(part):  # of numpy's arrays, the length alone says it
+        if not len(part):  # not `if not part`: that is an error for a numpy array
             continue
         if isinstance(part, range) and run and run.stop == part.start:
             run = range(run.start, part.stop)

@@ -1,7 +1,7 @@
-"""Encoded integers as numpy arrays, without a Python object for each. Used by pieces.py and kafka_rows.py. Pure.
+"""Decodes integers into numpy arrays, without a Python object for each. Used by layouts.py and kafka_rows.py. Pure.
 
-Where an integer or a record begins depends on the sizes of all before it. Neighbours mostly have one size (deltas of
-timestamps rise, records of one kind are alike), and a run of one size is found in one step.
+The place of an integer or a record depends on the sizes of all before it. But neighbours mostly have the same size
+(timestamp deltas rise, records of one kind are alike), and a run of equal sizes is found in one step.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import numpy as np
 
 VARINT_BYTES_MAX = 10
 _RUNS_MAX = 64
-"""Runs of one size in a column; one with more is left to the decoder of lists, which is faster then."""
+"""The most runs of equal size in a column; for more of them msgspec's decoder is faster."""
 _STREAK = 4
-"""So many records of one size are taken for the begin of a run."""
+"""After so many records of equal size a run is looked for."""
 _KINDS = {0xCC: ">u1", 0xCD: ">u2", 0xCE: ">u4", 0xD0: ">i1", 0xD1: ">i2", 0xD2: ">i4", 0xD3: ">i8"}
-"""msgpack's integers of more than a byte: the first, and how numpy reads the others."""
+"""msgpack's integers of more than one byte: the first byte, and numpy's type for the rest."""
 
 
 def msgpack_integers(data: Any, rows: int) -> tuple[Any, int] | None:
-    """The first `rows` elements of a msgpack array as int64, and the bytes they take; None where the decoder of lists
-    must read them.
+    """The first `rows` elements of a msgpack array as int64, and how many bytes they take.
 
-    `data`: the encoded elements, a numpy array of uint8.
+    None = they are not regular enough, or not all there: msgspec has to decode them. `data`: the encoded elements, a
+    numpy array of uint8.
     """
     found = np.empty(rows, dtype=np.int64)
     at = row = 0
@@ -33,7 +33,7 @@ def msgpack_integers(data: Any, rows: int) -> tuple[Any, int] | None:
         if at >= len(data):
             return None
         kind = int(data[at])
-        if kind < 0x80:  # encoded as itself
+        if kind < 0x80:  # one byte with the integer's value
             cells = data[at : at + rows - row]
             count = _leading(cells < 0x80)
             found[row : row + count] = cells[:count]
@@ -55,7 +55,7 @@ def msgpack_integers(data: Any, rows: int) -> tuple[Any, int] | None:
 
 
 def varints_at(data: Any, places: Any) -> tuple[Any, Any]:
-    """The zigzag varint at each place, and the place behind it, as int64. ValueError where one is not whole.
+    """The zigzag varint at each place, and the place after it, as int64. Raises ValueError for an incomplete one.
 
     `data`: a numpy array of uint8; `places`: int64, none negative.
     """
@@ -79,7 +79,7 @@ def varints_at(data: Any, places: Any) -> tuple[Any, Any]:
 
 
 def record_places(data: bytes, rows: int) -> Any:
-    """Where each record of a magic 2 body begins, and the end of the last: `rows` + 1 places. Raises ValueError."""
+    """The places where the records of a magic 2 body begin, and the last one's end: `rows` + 1. Raises ValueError."""
     places = np.empty(rows + 1, dtype=np.int64)
     view = np.frombuffer(data, dtype=np.uint8)
     end, at, row, before, streak = len(data), 0, 0, 0, 0
@@ -102,7 +102,7 @@ def record_places(data: bytes, rows: int) -> Any:
 
 
 def _run_of(view: Any, at: int, stride: int, head: int, most: int) -> int:
-    """How many records from `at` on have the same length, of `most`; looks no farther than needed."""
+    """How many of the next `most` records have the same length as the one at `at`; looks no farther than needed."""
     found, window = 1, 64
     while found < most:
         part = min(window, most - found)
@@ -117,7 +117,7 @@ def _run_of(view: Any, at: int, stride: int, head: int, most: int) -> int:
 
 
 def _size_at(data: bytes, at: int) -> tuple[int, int]:
-    """A zigzag varint and the bytes it takes. Raises ValueError."""
+    """The zigzag varint at a place, and how many bytes it takes. Raises ValueError."""
     number = 0
     try:
         for count in range(VARINT_BYTES_MAX):
@@ -131,6 +131,6 @@ def _size_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _leading(flags: Any) -> int:
-    """How many of the first are true; `flags` is not empty."""
+    """How many flags are true before the first false one; `flags` is not empty."""
     first_false = int(flags.argmin())
     return len(flags) if flags[first_false] else first_false

@@ -1,7 +1,7 @@
-"""The records of a magic 2 batch (of Kafka's clients) as columns, by numpy. Used by pieces.py. Pure.
+"""Decodes the records of a magic 2 batch (from Kafka's clients) into columns, with numpy. Used by pieces.py. Pure.
 
-Each field of all records is read in one step; only a record's place depends on the one before. The checks are those of
-raylog.storage.batch.kafka_rows, except that headers are looked at only when they are read.
+A field of all records is read in one step; only the place of a record depends on the record before it. The checks are
+those of raylog.storage.batch.kafka_rows, except that headers are checked only when they are used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylog.storage.errors import CorruptBatch
 
 
 class KafkaRows:
-    """The opened records: numpy arrays of one entry for each. Raises CorruptBatch for a malformed body."""
+    """The decoded records: numpy arrays with one entry per record. Raises CorruptBatch for a malformed body."""
 
     __slots__ = ("_counts", "_ends", "_header_places", "body", "firsts", "offsets", "sizes", "time_deltas")
 
@@ -30,9 +30,9 @@ class KafkaRows:
             raise CorruptBatch(f"{rows} records cannot be in {len(data)} bytes")
         self.body = data
         self.firsts: dict[str, Any] = {}
-        """Where each key and value begins."""
+        """For "keys" and "values" the place in `body` where each begins."""
         self.sizes: dict[str, Any] = {}
-        """How long each is; -1 for null."""
+        """For "keys" and "values" the length of each; -1 = null."""
         try:
             self._read(data, rows, header)
         except ValueError as error:
@@ -45,7 +45,7 @@ class KafkaRows:
             raise ValueError("bytes are left behind its last record")
         self._ends = places[1:]
         _, at = varints_at(view, places[:-1])
-        self.time_deltas, at = varints_at(view, at + 1)  # behind the record's attributes
+        self.time_deltas, at = varints_at(view, at + 1)  # after the record's attributes, one byte
         deltas, at = varints_at(view, at)
         self.offsets = deltas + header.base_offset
         if rows and (
@@ -68,7 +68,7 @@ class KafkaRows:
             raise ValueError("a record in it does not end where its length says")
 
     def headers(self, begin: int, stop: int) -> HeaderColumn:
-        """The headers of the records from place `begin` up to `stop`. Raises CorruptBatch."""
+        """The headers of the records with index `begin` up to `stop`. Raises CorruptBatch."""
         found: HeaderColumn = [None] * (stop - begin)
         for row in np.flatnonzero(self._counts[begin:stop]).tolist():
             index = begin + row
@@ -78,5 +78,5 @@ class KafkaRows:
         return found
 
     def has_headers(self) -> bool:
-        """Whether any record has."""
+        """Whether any record has headers."""
         return bool(self._counts.any())

@@ -1,6 +1,6 @@
-"""What numpy can read of a magic 77 body without decoding it: integers, and strings of one length. Pure.
+"""Finds the columns of a magic 77 body that numpy can read without decoding: integers, strings of equal length. Pure.
 
-The columns lie one behind the other, so those behind the first that is not regular are not found. Used by pieces.py.
+The columns follow one another, so no column after an irregular one is found. Used by pieces.py.
 """
 
 from __future__ import annotations
@@ -14,26 +14,26 @@ from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, Grid, array_at
 
 _SIZE_BYTES = {0xC4: 1, 0xC5: 2, 0xC6: 4}
-"""First bytes of msgpack's byte strings, and how many bytes their lengths take."""
+"""The first bytes of msgpack's byte strings, and how many bytes their lengths take."""
 
 _U1, _U2, _U4 = (np.dtype(f"<u{size}") for size in (1, 2, 4))
 _PARTS = {2: ((0, _U2),), 3: ((0, _U2), (2, _U1)), 5: ((0, _U4), (4, _U1))}
-"""A string's head of so many bytes as integers: where each begins in it, and its type. A pass for each."""
+"""A string's head (first byte and length) of 2, 3 or 5 bytes as integers that numpy can compare: (place, type)."""
 
 
 class Regular(NamedTuple):
-    """The columns that were found."""
+    """The regular columns of a body."""
 
     deltas: Any | None
-    """Of timestamps, an array of integers; None where all have the base."""
+    """The timestamp deltas, an array of integers; None = all records have the base timestamp."""
     strings: dict[str, Grid | None]
-    """Of keys, and of values, as far as they are regular; None where all are null."""
+    """"keys" and "values", as far as they are regular; a value of None = all are null."""
     has_no_headers: bool
     """Whether all headers are known to be null."""
 
 
 def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
-    """The regular columns of the body, at least its timestamps; None where those are not."""
+    """The regular columns of the body; None if not even its timestamps are regular."""
     data, at, end = source
     if end - at < FOUR_COLUMNS & 0x0F or data[at] != FOUR_COLUMNS or not rows:
         return None
@@ -63,22 +63,22 @@ def regular(source: tuple[Buffer, int, int], rows: int) -> Regular | None:
             at = found[1] + grid.stride * rows
         else:
             has_no_headers = at + 1 == end and data[at] == NIL
-    except IndexError:  # cut off: the decoder raises the error
+    except IndexError:  # the body is cut off: the decoder raises an error for that
         pass
     return Regular(deltas, strings, has_no_headers)
 
 
 def _integers(data: Buffer, at: int, end: int, rows: int) -> tuple[Any, int] | None:
-    """The integers from byte `at` on, and where they end; None where the decoder of lists must read them."""
+    """The integers from byte `at` on, and where they end; None = they are not regular."""
     small = bytes(data[at : min(at + rows, end)])
-    if len(small) == rows and small.isascii():  # those below 128 are encoded as themselves
+    if len(small) == rows and small.isascii():  # integers below 128 are one byte with their value
         return np.frombuffer(small, dtype=np.uint8), at + rows
     found = msgpack_integers(np.frombuffer(data, dtype=np.uint8)[at:end], rows)
     return None if found is None else (found[0], at + found[1])
 
 
 def _grid(data: Buffer, end: int, at: int, rows: int) -> Grid | None:
-    """The strings from byte `at` on, if all are as long as the first; each then begins where that says."""
+    """The strings from byte `at` on, if all have the same length; else None."""
     size_bytes = _SIZE_BYTES.get(data[at])
     if size_bytes is None or at + 1 + size_bytes > end:
         return None

@@ -11,7 +11,7 @@ OFFSET_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Narrowing:
-    """Bounds of the records to read. Ends are exclusive; None = no bound."""
+    """Bounds on the records to read. Ends (`..._end`) are exclusive; None = no bound."""
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -20,20 +20,21 @@ class Narrowing:
     offset_low: int = 0
     offset_end: int = OFFSET_MAX
     time_low_ms: int | None = None
-    """Records before the first one with this timestamp are older."""
+    """Only records with this timestamp or a later one; reading begins at the first such record."""
     time_end_ms: int | None = None
-    """Timestamps need not ascend: behind the first younger record there may be older ones, so this bounds a range only
-    where it is known how late a record can be (`RangesWanted.lateness_ms`). In any case tasks skip with `times`."""
+    """Only records with an earlier timestamp. Timestamps need not ascend: older records may follow the first younger
+    one. So this bounds a range only if it is known how late a record can be (`RangesWanted.lateness_ms`). In any case
+    tasks skip batches by `times`."""
 
     @property
     def times(self) -> TimeBounds | None:
-        """The bounds of time, for the tasks; None without."""
+        """The time bounds, for the tasks; None = none."""
         if self.time_low_ms is None and self.time_end_ms is None:
             return None
         return TimeBounds(self.time_low_ms, self.time_end_ms)
 
     def keeps(self, topic: str, partition: int) -> bool:
-        """Whether a record of this partition could match."""
+        """Whether records of this partition could match."""
         return (
             (self.topics is None or topic in self.topics)
             and (self.partitions is None or partition in self.partitions)

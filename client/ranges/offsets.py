@@ -1,6 +1,6 @@
-"""Where a read begins and ends, as options say it, and how ranges are cut into tasks.
+"""Parses the options for the start and end of a read, and cuts ranges into tasks.
 
-Used by readers of options (the texts) and planning.py (applying them). Pure: touches neither Spark nor the network.
+Used by readers of options (parsing), planning.py and cutting.py. Pure: touches neither Spark nor the network.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 EDGES = {"earliest": EARLIEST, "latest": LATEST}
 EDGE_NAMES = {number: name for name, number in EDGES.items()}
 NO_TOPIC = "/"
-"""A character that no topic's name has: keys with it hold what a stream notes beside its offsets."""
+"""A character that no topic name contains: a stream marks JSON keys with it that are not topics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetSpec:
-    """One end of the read: the same for all partitions (`everywhere`), or given for each (`each`).
+    """The start or the end of a read: the same for all partitions (`everywhere`), or one for each (`each`).
 
-    With both, `everywhere` is for partitions that `each` does not name. The numbers are offsets (or EARLIEST, LATEST),
-    or with `is_time` milliseconds since 1970. `option` is the name that error messages use.
+    With both, `everywhere` is for partitions that `each` does not name. The numbers are offsets (or EARLIEST, LATEST);
+    with `is_time` they are milliseconds since 1970. `option`: its name in error messages.
     """
 
     option: str
@@ -35,7 +35,7 @@ class OffsetSpec:
     is_time: bool = False
 
     def of(self, partition: TopicPartition) -> int:
-        """The number for this partition; `check_names` has made sure that there is one."""
+        """The number for this partition. Call `check_names` before, which makes sure that there is one."""
         if self.each is not None and (partition in self.each or self.everywhere is None):
             return self.each[partition]
         if self.everywhere is None:
@@ -43,7 +43,7 @@ class OffsetSpec:
         return self.everywhere
 
     def check_names(self, partitions: Sequence[TopicPartition]) -> None:
-        """InvalidConfig unless the option names these partitions and no others (or none in particular)."""
+        """Raise InvalidConfig unless the option covers these partitions, and names no others."""
         if self.each is None:
             return
         missing = [str(partition) for partition in partitions if partition not in self.each]
@@ -60,10 +60,10 @@ class OffsetSpec:
 
 
 def parse_offsets(option: str, text: str, *, illegal: int | None) -> OffsetSpec:
-    """Read `earliest`, `latest` or `{"topic": {"0": 23, "1": -1}}`; `illegal` is the edge that makes no sense here.
+    """Parse `earliest`, `latest` or `{"topic": {"0": 23, "1": -1}}`. Raises InvalidConfig.
 
-    None: both do, as in a stream. An offset of a stream may be given as its progress and its checkpoint have it: what
-    the JSON holds beside the topics is left out.
+    `illegal`: EARLIEST or LATEST if that makes no sense here; None = both are legal, as in a stream. The JSON may be an
+    offset from a stream's progress or checkpoint; its keys that are not topics are ignored.
     """
     word = text.strip().lower()
     if word in EDGES:
@@ -80,7 +80,7 @@ def parse_offsets(option: str, text: str, *, illegal: int | None) -> OffsetSpec:
 
 
 def parse_times(option: str, text: str) -> OffsetSpec:
-    """Read `{"topic": {"0": 1700000000000}}`, milliseconds since 1970."""
+    """Parse `{"topic": {"0": 1700000000000}}`, in milliseconds since 1970. Raises InvalidConfig."""
     each = parse_partition_numbers(option, text, 'JSON as {"topic": {"0": 1700000000000}}')
     early = [str(partition) for partition, number in each.items() if number < 0]
     if early:
@@ -89,7 +89,7 @@ def parse_times(option: str, text: str) -> OffsetSpec:
 
 
 def parse_partition_numbers(option: str, text: str, shape: str) -> dict[TopicPartition, int]:
-    """Read Kafka's JSON form of a number for each partition. InvalidConfig names the expected `shape`."""
+    """Parse Kafka's JSON form of a number per partition. Raises InvalidConfig, which shows the expected `shape`."""
     refusal = InvalidConfig(f"{option} must be {shape}, not {text!r}.")
     found = _json(text, refusal)
     each: dict[TopicPartition, int] = {}
@@ -108,7 +108,7 @@ def parse_partition_numbers(option: str, text: str, shape: str) -> dict[TopicPar
 
 
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
-    """Read `{"topic": [0, 1]}`."""
+    """Parse `{"topic": [0, 1]}`. Raises InvalidConfig."""
     refusal = InvalidConfig(f'{option} must be JSON as {{"topic": [0, 1]}}, not {text!r}.')
     found: set[TopicPartition] = set()
     for topic, partitions in _json(text, refusal).items():
@@ -126,10 +126,10 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
 def split_ranges(
     ranges: Sequence[tuple[int, int]], *, min_partitions: int | None = None, max_records: int | None = None
 ) -> list[tuple[int, int, int]]:
-    """Cut (start, end) ranges into pieces of nearly equal size; (index of the range, start, end) in order.
+    """Cut each (start, end) range into pieces of nearly equal size; returns (index of the range, start, end) in order.
 
-    No piece has more than `max_records` offsets. If there are fewer pieces than `min_partitions`, those that are
-    largest are cut further, until there are enough or nothing is left to cut. Empty ranges give nothing.
+    No piece has more than `max_records` offsets. If there are fewer pieces than `min_partitions`, the largest ones are
+    cut further, until there are enough or nothing is left to cut. Empty ranges have no pieces.
     """
     sizes = [max(0, end - start) for start, end in ranges]
     parts = [0 if size == 0 else -(-size // max_records) if max_records else 1 for size in sizes]

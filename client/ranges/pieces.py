@@ -1,8 +1,7 @@
-"""Consecutive records of one fetched batch, read a column at a time into numpy and Arrow. Pure.
+"""Pieces: consecutive records of one fetched batch, read a column at a time into numpy and Arrow. Pure.
 
-Used by fillers.py and arrow.py.
-Nothing of a batch is read for a column that is not wanted; a batch without a wanted column of its body is not even
-decompressed.
+Only wanted columns are read; if none of them is in the batch's body, the body is not even decompressed. Used by
+fillers.py and arrow.py.
 """
 
 from __future__ import annotations
@@ -30,27 +29,27 @@ class Piece(Protocol):
 
     rows: int
     body_bytes: int
-    """Of the whole batch, decompressed."""
+    """Bytes of the whole body, decompressed."""
 
     @property
     def offsets(self) -> range | Any:
-        """A range of step 1 where there are no gaps; else a list, or an array of numpy."""
+        """The offsets: a range of step 1 if there are no gaps, else a list or a numpy array."""
 
     def set_moments(self, out: Any) -> None:
         """Fill an int64 array of `rows` elements with timestamps, in milliseconds."""
 
     def grid(self, name: str) -> tuple[Grid, int, int] | None:
-        """`keys` or `values` where all have one length, the first row, and how many."""
+        """`keys` or `values` of the batch as a grid, the piece's first row and its count; None = lengths differ."""
 
     def strings(self, name: str) -> Any:
-        """`keys` or `values` as an array of binary; None where all are null."""
+        """`keys` or `values` as an Arrow array of binary; None = all are null."""
 
     def headers(self) -> HeaderColumn | None:
-        """The headers of each record; None where none has any."""
+        """The headers of each record; None = no record has any."""
 
 
 class PlainPiece:
-    """Of a batch whose body is not opened: all its offsets follow from its header."""
+    """A piece of a batch whose body is not opened: its offsets follow from its header."""
 
     def __init__(self, header: BatchHeader, start: int, end: int) -> None:
         self.offsets = range(max(start, header.base_offset), min(end, header.next_offset))
@@ -71,7 +70,7 @@ class PlainPiece:
 
 
 class ColumnsPiece:
-    """Of a batch of magic 77."""
+    """A piece of a batch of magic 77 (Raylog's columns)."""
 
     def __init__(self, piece: OpenPiece) -> None:
         source = piece.source
@@ -99,7 +98,7 @@ class ColumnsPiece:
 
     def strings(self, name: str) -> Any:
         if self._regular is not None and name in self._regular.strings:
-            return None  # a regular column is a grid, unless all are null
+            return None  # all are null: another regular column would have been a grid
         column = self._piece.column(name)
         return None if column is None else texts(column, pa.binary())
 
@@ -110,12 +109,12 @@ class ColumnsPiece:
 
 
 class KafkaPiece:
-    """Of a batch of magic 2."""
+    """A piece of a batch of magic 2 (Kafka's rows)."""
 
     def __init__(
         self, partition: TopicPartition, batch: FetchedBatch, start: int, end: int, next_offset: int | None
     ) -> None:
-        """`next_offset`: behind the batch; None where its header cannot be relied on. Raises CorruptBatch."""
+        """`next_offset`: after the batch, for errors; None = its header was not checked. Raises CorruptBatch."""
         header = batch.header
         if header.record_count > RECORDS_MAX:
             raise CorruptBatch(f"{header.record_count} records in one batch are too many")
@@ -155,7 +154,7 @@ class KafkaPiece:
 
 
 class PieceMaker:
-    """Opens the batches of one range, from offset `start` up to `end`."""
+    """Makes pieces of the batches of one range, from offset `start` up to, not including, `end`."""
 
     def __init__(
         self, partition: TopicPartition, start: int, end: int, *, needs_bodies: bool, check_crcs: bool = True
@@ -169,7 +168,7 @@ class PieceMaker:
     def piece(self, batch: FetchedBatch) -> Piece:
         """The wanted records of a batch that is not hidden. Raises CorruptMessage."""
         header = batch.header
-        if not batch.is_near:  # those of a local file were checked where they were read
+        if not batch.is_near:  # a batch from a local file was checked when it was read
             self._opener.check(batch)
         if not self._needs_bodies and header.record_count == header.last_offset_delta + 1:
             return PlainPiece(header, self._start, self._end)
@@ -182,6 +181,6 @@ class PieceMaker:
             raise corrupt(self._partition, header.base_offset, error, next_offset) from error
 
     def check(self, batch: FetchedBatch) -> None:
-        """Verify a batch that is hidden. Raises CorruptMessage."""
+        """Check a hidden batch. Raises CorruptMessage."""
         if not batch.is_near:
             self._opener.check(batch)

@@ -1,6 +1,7 @@
-"""The driver's part of a read: which offsets of which partitions, and where their leaders are.
+"""Plans a read: which offsets of which partitions are read, in how many tasks, and where their leaders are.
 
-Runs once a query. May touch: the network, the clock, and Ray when neither argument nor environment names the brokers.
+Runs in the driver, once per query. May touch: the network, the clock, and Ray when neither argument nor environment
+names the brokers.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ Result = TypeVar("Result")
 logger = logging.getLogger(__name__)
 
 PLAN_TIMEOUT_S = 60.0
-"""How long finding the cluster, leaders and offsets may take altogether."""
+"""The limit for finding the cluster, its leaders and the offsets, together."""
 KEPT_ANSWER_S = 5.0
-"""How long a broker that an earlier plan has reached may take to answer; then the cluster is looked up again."""
+"""How long brokers may take to answer the client of an earlier plan; after that the cluster is looked up again."""
 QUESTIONS_AT_ONCE = 64
-"""Partitions with an offset request in flight at the same time."""
+"""For how many partitions offsets are looked up at the same time."""
 
 _remembered: ClusterAddress | None = None
-"""Ray's last reply, cached because a lookup takes a second; dropped when no broker answers there."""
+"""Ray's last answer, cached because a look-up takes a second; dropped when no broker answers there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,41 +57,45 @@ class RangesWanted:
     topics: tuple[str, ...] = ()
     assigned: tuple[TopicPartition, ...] = ()
     pattern: str | None = None
-    """A regular expression that must match whole names."""
+    """A regular expression that must match the whole name of a topic."""
     start: OffsetSpec
     end: OffsetSpec
     latest_without_match: bool = False
-    """A start time behind the last record reads nothing, instead of being an error."""
+    """If no record is as new as the start time: read nothing (True), or raise an error (False)."""
     min_partitions: int | None = None
-    """Cut the largest ranges further until there are so many; None: do not."""
+    """Cut the largest ranges further until there are so many ranges; None = do not."""
     max_records_per_partition: int | None = None
-    """Offsets of one range at most; None: no bound."""
+    """The most offsets of one range; None = no limit."""
     lateness_ms: int | None = None
-    """No record is older than any record before it by more than this: then a narrowing's end of time ends the read."""
+    """No record is older than any record before it by more than this, so `Narrowing.time_end_ms` can end ranges; None =
+    not known."""
     cuts_by_size: bool = False
-    """Cut ranges of more than 256 MB or 4 million records (see cutting.py); the two numbers above have no effect."""
+    """Cut ranges by size (`cutting.py`); `min_partitions` and `max_records_per_partition` have no effect then."""
     fail_on_data_loss: bool = True
-    """Offsets that do not exist are an error; without, the read begins or ends at the nearest that exists."""
+    """Offsets that do not exist are an error; if False, the nearest existing offset is used instead."""
     may_lie_ahead: bool = False
-    """Without `fail_on_data_loss`: an offset behind the log's end means the end by design, so there is no warning."""
+    """Without `fail_on_data_loss`: an offset after the log's end is meant to be the end, so there is no warning."""
     refuses_start_behind_end: bool = False
-    """An offset to start at behind the end is an error also without `fail_on_data_loss`."""
+    """A start offset after the end is an error, even without `fail_on_data_loss`."""
     follows: bool = False
-    """The records to come are wanted too: `latest` as the end is no end, and an offset there need not exist yet.
+    """Future records are wanted too: an end of `latest` means no end, and an end offset need not exist yet.
 
-    All ranges have one token then, for the topics as they are now and will be."""
+    All ranges get the same token then, which also covers partitions that are added later."""
     bootstrap: str | None = None
-    """The brokers, `host:port[,host:port...]`; None: from the environment, else through Ray."""
+    """The brokers, `host:port[,host:port...]`; None = from the environment, else through Ray."""
     secret: str | bytes | Token | CredentialFile | None = field(default=None, repr=False)
-    """The cluster's secret (text is its hexadecimal form), or a token that reads all topics named."""
+    """The cluster's secret (text is its hexadecimal form), or a token that may read all topics."""
     token_lifetime_s: float = 43_200.0
-    """How long the tokens hold with which tasks read; a task that begins or goes on later fails."""
+    """How long the tasks' tokens are valid; a task that still reads after that fails."""
     consumer: ConsumerConfig = field(default_factory=ConsumerConfig, repr=False)
-    """Timeouts, isolation level and the rest; its `bootstrap` and `secret` do not count."""
+    """Timeouts, isolation level and so on; its `bootstrap` and credentials are ignored."""
 
 
 def read_credentials(secret: str | None, token: str | None) -> str | Token | None:
-    """What the options `raylog.secret` and `raylog.token` give: one of them, or none. Raises InvalidConfig."""
+    """The credentials from the options `raylog.secret` and `raylog.token`; None = neither is given.
+
+    Raises InvalidConfig if both are given, or one is malformed.
+    """
     if secret is not None and token is not None:
         raise InvalidConfig(
             "raylog.secret and raylog.token are both given: leave one out; a token is enough where it reads the topics."
@@ -98,17 +103,17 @@ def read_credentials(secret: str | None, token: str | None) -> str | Token | Non
     if token is not None:
         return read_token(token)
     if secret is not None:
-        parse_secret(secret)  # now, and not when a query begins
+        parse_secret(secret)  # raise now, and not when a query begins
     return secret
 
 
 def plan_read(
     wanted: RangesWanted, narrowing: Narrowing | None = None, *, keeps_client: bool = False
 ) -> list[PartitionRange]:
-    """The ranges to read, one for each task. Raises RaylogError's family with what to change.
+    """The ranges to read, one for each task. Raises RaylogErrors that say what to change.
 
-    The end is fixed here (that of the log for the isolation level unless `wanted` says otherwise), so a query sees
-    one state of the topic. `keeps_client`: stay connected for a minute, for the next plan of this process.
+    The end is fixed here (by default the log's end for the isolation level), so a query sees one state of the topic.
+    `keeps_client`: stay connected for a minute, for the next plan of this process.
     """
     plan = _plan(wanted, narrowing or Narrowing(), keeps_client=keeps_client)
     return shared().run(plan, PLAN_TIMEOUT_S + 5)
@@ -137,7 +142,7 @@ async def _plan(wanted: RangesWanted, narrowing: Narrowing, *, keeps_client: boo
 
 
 async def _kept_client(wanted: RangesWanted) -> Connected | None:
-    """The client of an earlier plan with new metadata; None where there is none, or its brokers do not answer."""
+    """The client of an earlier plan, with fresh metadata; None if there is none, or its brokers do not answer."""
     found = KEPT.take(_purpose(wanted))
     if found is None:
         return None
@@ -147,7 +152,7 @@ async def _kept_client(wanted: RangesWanted) -> Connected | None:
         _require_read(found.client, wanted)
         is_usable = True
     except RaylogError:
-        return None  # a new client finds the cluster, or says why not
+        return None  # a new client finds the cluster, or raises the error
     finally:
         if not is_usable:
             await found.close()
@@ -161,18 +166,18 @@ def _purpose(wanted: RangesWanted) -> Hashable:
 
 
 def _names(wanted: RangesWanted) -> Iterable[str]:
-    """The topics that are named; none with a pattern."""
+    """The names of the topics; empty with a pattern."""
     return wanted.topics or dict.fromkeys(place.topic for place in wanted.assigned)
 
 
 def _require_read(client: ClusterClient, wanted: RangesWanted) -> None:
-    """Raise ClusterAuthorizationFailed for what the client's token does not read."""
+    """Raise ClusterAuthorizationFailed for a topic that the client's token may not read."""
     if client.address is not None and isinstance(client.address.secret, Token):
         require_read(client.address.secret, _names(wanted))
 
 
 async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClient:
-    """A client that has reached the cluster; the caller closes it."""
+    """A client that is connected to the cluster; the caller has to close it. Raises as `find_cluster`."""
     if wanted.bootstrap or os.environ.get(ENV_BOOTSTRAP):
         address = await find_cluster(wanted.bootstrap, wanted.secret, timeout_s=timeout_s)
         await require_an_answer(address.endpoints)
@@ -189,14 +194,14 @@ async def started_client(wanted: RangesWanted, timeout_s: float) -> ClusterClien
 
 
 async def _found_through_ray(token: Token | CredentialFile | None, timeout_s: float) -> ClusterAddress:
-    """Look the cluster up, and remember what Ray has answered; a token is proved instead of the secret."""
+    """Look up the cluster through Ray, and cache the answer; a given token replaces the secret."""
     global _remembered
     _remembered = await _address_from_ray(timeout_s)
     return replace(_remembered, proof=token or _remembered.proof)
 
 
 def _token(wanted: RangesWanted) -> Token | CredentialFile | None:
-    """The token that was given, itself or in a file."""
+    """The given token, or the file with it; None = no token was given."""
     given = wanted.secret
     return given if isinstance(given, (Token, CredentialFile)) and is_token(given) else None
 
@@ -207,7 +212,7 @@ async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: f
     config = replace(wanted.consumer, bootstrap=bootstrap, **address.proof_keys, allow_auto_create_topics=False)
     client = ClusterClient(config, _finder(address, _token(wanted)) if address.through_ray else None)
     try:
-        await client.start(timeout_s)  # which proves the token
+        await client.start(timeout_s)  # fails if the token is not valid
         _require_read(client, wanted)
     except BaseException:  # any error: half-made connections must be closed
         await client.close()
@@ -216,7 +221,7 @@ async def _connected(address: ClusterAddress, wanted: RangesWanted, timeout_s: f
 
 
 def _finder(address: ClusterAddress, token: Token | CredentialFile | None) -> Finder:
-    """Finds what is known already, and then, when the client looks again, what Ray knows by that time."""
+    """A finder that returns the known address at first, and looks it up through Ray at later calls."""
     known: list[ClusterAddress] = [address]
 
     async def find(timeout_s: float) -> ClusterAddress:
@@ -226,9 +231,9 @@ def _finder(address: ClusterAddress, token: Token | CredentialFile | None) -> Fi
 
 
 async def _address_from_ray(timeout_s: float) -> ClusterAddress:
-    """Look the cluster up in the Ray session of this process; leave the session if this call joined it.
+    """Look up the cluster in the Ray session of this process; leave the session if this call joined it.
 
-    Spark may use this process for something else afterwards, which must find no session in a namespace of Raylog.
+    Spark may use this process for something else later, which must not find a session in Raylog's namespace.
     """
     was_inside = "ray" in sys.modules and sys.modules["ray"].is_initialized()
     try:
@@ -241,9 +246,9 @@ async def _address_from_ray(timeout_s: float) -> ClusterAddress:
 async def starting_offsets(
     client: ClusterClient, wanted: RangesWanted, *, timeout_s: float
 ) -> dict[TopicPartition, int]:
-    """Where a stream begins to read each partition that is wanted now; `wanted.end` does not count.
+    """The offsets at which a stream begins to read the wanted partitions; `wanted.end` is ignored.
 
-    Raises InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition with what to change.
+    Raises InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition, which say what to change.
     """
     now_s = asyncio.get_running_loop().time
     deadline_s = now_s() + timeout_s
@@ -261,7 +266,7 @@ async def range_of(
     *,
     timeout_s: float,
 ) -> PartitionRange:
-    """What a task gets for offsets `start` to `end`: its leader as known now, the brokers, and a token."""
+    """The range `start` to `end` for a task, with the leader as known now, the brokers, and a token."""
     info = await client.topic(place.topic, timeout_s=timeout_s)
     leader = info.partitions[place.partition]
     address = client.address
@@ -284,7 +289,7 @@ async def range_of(
 
 
 class _Planner:
-    """One query's planning over one started client; `left_s` returns the time left."""
+    """Plans one query with a started client; `left_s` returns the remaining time in seconds."""
 
     def __init__(
         self,
@@ -319,7 +324,7 @@ class _Planner:
         return [replace(whole[index], start=start, end=end) for index, start, end in pieces]
 
     async def starts(self) -> dict[TopicPartition, int]:
-        """Where a stream begins to read each partition that is wanted."""
+        """The start offset of each wanted partition, for a stream."""
         partitions = await self._partitions()
         self._wanted.start.check_names(partitions)
 
@@ -331,7 +336,7 @@ class _Planner:
         return dict(await _gathered(start_of(place) for place in partitions))
 
     async def _partitions(self) -> list[TopicPartition]:
-        """All partitions that are wanted, in order; UnknownTopicOrPartition for one that does not exist."""
+        """All wanted partitions, sorted. Raises UnknownTopicOrPartition for one that does not exist."""
         wanted = self._wanted
         if wanted.assigned:
             for partition in wanted.assigned:
@@ -349,7 +354,7 @@ class _Planner:
         return sorted(found)
 
     async def _range(self, place: TopicPartition) -> PartitionRange:
-        """The offsets to read of one partition, and its leader."""
+        """The range to read of one partition; start >= end = nothing to read."""
         async with self._at_once:
             low, high = await self._edges(place)
             start = await self._start(place, low, high)
@@ -365,13 +370,13 @@ class _Planner:
                 start = max(start, found) if found >= 0 else end
             lateness_ms = self._wanted.lateness_ms
             if narrowing.time_end_ms is not None and lateness_ms is not None and start < end:
-                # Whatever lies behind a record this young is younger than the bound.
+                # All records after one this young are younger than the bound.
                 found = await self._offset_at(place, max(0, narrowing.time_end_ms + lateness_ms))
                 end = min(end, found) if found >= 0 else end
         return await range_of(self._client, self._tokens, self._wanted, place, start, end, timeout_s=self._left_s())
 
     def _with_one_token(self, ranges: list[PartitionRange]) -> list[PartitionRange]:
-        """The ranges with a token for whole topics: a consumer reads several partitions, and some may be added."""
+        """The ranges with one token for whole topics: a consumer reads several partitions, and some may be added."""
         address = self._client.address
         assert address is not None  # every started client has one
         topic_ids = {item.topic: item.topic_id for item in ranges}
@@ -402,7 +407,7 @@ class _Planner:
         return high if found < 0 else min(found, high)
 
     def _inside(self, spec: OffsetSpec, place: TopicPartition, offset: int, low: int, high: int) -> int:
-        """The offset if it exists; else OffsetOutOfRange, or the nearest that exists when loss is accepted."""
+        """The offset if it exists; else raises OffsetOutOfRange, or without `fail_on_data_loss` returns the nearest."""
         if low <= offset <= high:
             return offset
         if self._wanted.fail_on_data_loss:
@@ -431,7 +436,7 @@ class _Planner:
         return min(max(offset, low), high)
 
     async def _edges(self, place: TopicPartition) -> tuple[int, int]:
-        """Where the log begins and ends, requested at once."""
+        """The start and end offsets of the log, looked up in parallel."""
         low, high = await _gathered(self._offset_at(place, edge) for edge in (EARLIEST, LATEST))
         return low, high
 
@@ -452,7 +457,7 @@ def _check_order(place: TopicPartition, start: int, end: int) -> None:
 
 
 async def _gathered(work: Iterable[Awaitable[Result]]) -> list[Result]:
-    """Run all; the first error ends the others before it is raised, so that none is left behind."""
+    """Run all concurrently. The first error cancels the others before it is raised, so that none keeps running."""
     tasks = [asyncio.ensure_future(item) for item in work]
     try:
         return list(await asyncio.gather(*tasks))

@@ -1,8 +1,7 @@
-"""Reading one planned range into Arrow record batches; the next fetch is under way while this one is decoded.
+"""Reads planned ranges into Arrow record batches. The next fetch is in flight while the last one is decoded.
 
-Files on this machine are read where the record batches are made, in the thread that wants them.
-
-Runs where a task runs: it needs neither Ray nor a broker as long as the leader in its range is there.
+Files on this machine are read in the caller's thread, where the record batches are made. This runs in the process of a
+task: it needs neither Ray nor a broker as long as the leader named in its range can be reached.
 """
 
 from __future__ import annotations
@@ -28,33 +27,33 @@ class RangeReading:
     """How tasks read their ranges. It holds no credentials: each range has its token."""
 
     fail_on_data_loss: bool = True
-    """Without, lost offsets are skipped with a warning."""
+    """Lost offsets are an error; if False, they are skipped with a warning."""
     repeats: bool = False
-    """Whether an earlier attempt gave out the same range: what the cleaner has removed is an error, like lost offsets
-    whatever `fail_on_data_loss` says."""
+    """Whether an earlier attempt may have read the same range: then records that compaction removed are an error, and
+    so are lost offsets, whatever `fail_on_data_loss` says."""
     stall_timeout_s: float = 120.0
     """How long a task waits for data before it fails."""
     fetch_max_bytes: int | None = None
-    """Bytes of one fetch; None leaves it to the reader."""
+    """The most bytes of one fetch; None = `FETCH_MAX_BYTES`."""
     isolation_level: str = "read_uncommitted"
     check_crcs: bool = True
     short_circuit_reads: bool = True
     """Read the files of a leader on this machine."""
     times: TimeBounds | None = None
-    """Records outside are not wanted, and may be left out."""
+    """Records outside these bounds are not needed, and may be left out; None = all are needed."""
 
 
 def read_range(wanted: PartitionRange, reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
-    """The records of one range as record batches with this schema, in order; `schema` as that of ArrowBuilder.
+    """The records of one range as record batches, in order; `schema` as in `ArrowBuilder`.
 
-    Raises OffsetOutOfRange or UnknownTopicId for lost data, where it `repeats` also for what compaction has removed;
+    Raises OffsetOutOfRange or UnknownTopicId for lost data, with `repeats` also for records that compaction removed;
     CorruptMessage, RequestTimedOut, and permanent errors.
     """
     return read_ranges([wanted], reading, schema)
 
 
 def read_ranges(wanted: Sequence[PartitionRange], reading: RangeReading, schema: Any = KAFKA_SCHEMA) -> Iterator[Any]:
-    """The same of several ranges, one behind the other; the first fetch of each is sent at the beginning."""
+    """As `read_range` for several ranges, one after another; the first fetch of each is sent at the beginning."""
     opened: list[_OpenRange] = []
     try:
         opened += (_OpenRange(item, reading, schema) for item in wanted)
@@ -66,7 +65,7 @@ def read_ranges(wanted: Sequence[PartitionRange], reading: RangeReading, schema:
 
 
 class _OpenRange:
-    """A range whose first fetch is under way."""
+    """A range whose first fetch is in flight."""
 
     def __init__(self, wanted: PartitionRange, reading: RangeReading, schema: Any) -> None:
         self._runtime = shared()
@@ -84,7 +83,7 @@ class _OpenRange:
         self._builder = ArrowBuilder(
             wanted.topic_partition, wanted.start, wanted.end, schema, check_crcs=reading.check_crcs
         )
-        # A little more than the fetcher's own deadline, so that its error, which has the cause, arrives.
+        # A little longer than the fetcher's own timeout, so that its error arrives, which has the cause.
         self._timeout_s = reading.stall_timeout_s + CLOSE_TIMEOUT_S
         self._coming = self._next()
 
@@ -92,7 +91,7 @@ class _OpenRange:
         return self._runtime.begin(self._fetcher.next(leaves_files=True))
 
     def batches(self) -> Iterator[Any]:
-        """Its records, in order."""
+        """The records of the range as record batches, in order."""
         try:
             for batch in self._fetched():
                 if self._repeats and is_cleaned(batch.header):
@@ -101,7 +100,7 @@ class _OpenRange:
                 if self._builder.is_full:
                     yield from self._builder.take()
         except RaylogError:
-            yield from self._builder.take()  # what came before the error
+            yield from self._builder.take()  # the records before the error
             raise
         yield from self._builder.take()
 
@@ -113,7 +112,7 @@ class _OpenRange:
             yield from batches
 
     def close(self) -> None:
-        """Close its connections, or leave them to the next range of this process."""
+        """Close its connections, or keep them for the next range of this process."""
         self._coming.cancel()
         self._runtime.run(self._fetcher.close(), CLOSE_TIMEOUT_S)
 

@@ -1,4 +1,4 @@
-"""Arrow's arrays of byte strings, and of headers, from encoded bytes. Used by pieces.py and fillers.py. Pure."""
+"""Makes Arrow arrays of byte strings and of headers from encoded bytes. Used by pieces.py and fillers.py. Pure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from raylog.storage.batch.columns import HeaderColumn
 from raylog.storage.batch.records import Grid
 
 _KEPT_ROWS = 16_384
-"""Arrays that are kept, because record batches have them in common, are made for a multiple of so many rows."""
+"""Cached arrays, which several record batches share, have a multiple of so many rows."""
 _KEPT_ROWS_MAX = 131_072
-"""Larger ones are not kept: a batch of the log may have millions of small records."""
+"""Larger arrays are not cached: a batch of the log may have millions of small records."""
 _END_MAX = 2**31 - 1
 INLINE_BYTES = 12
-"""Arrow's views hold shorter strings themselves."""
+"""Arrow's views contain strings of up to so many bytes themselves."""
 _VIEW = np.dtype([("size", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("first", "<i4")])
 
 
 def nulls(rows: int) -> Any:
-    """So many times null; a part of one array that is kept, because many topics have no keys."""
+    """An array of nulls: a slice of a cached array, because many topics have no keys."""
     kept = -(-rows // _KEPT_ROWS) * _KEPT_ROWS
     return _nulls(kept).slice(0, rows) if kept <= _KEPT_ROWS_MAX else pa.nulls(rows, pa.binary())
 
@@ -36,7 +36,7 @@ def _nulls(rows: int) -> Any:
 
 
 def copy_grid(grid: Grid, begin: int, count: int, out: Any) -> None:
-    """Copy `count` strings from row `begin` on, one behind the other; `out`: an array of uint8 of their size."""
+    """Copy `count` strings from row `begin` on to `out`, without gaps; `out`: a uint8 array of their total size."""
     if grid.width:
         kind = np.dtype(f"V{grid.width}")
         found = np.ndarray(count, kind, grid.data, grid.first + begin * grid.stride, (grid.stride,))
@@ -44,7 +44,7 @@ def copy_grid(grid: Grid, begin: int, count: int, out: Any) -> None:
 
 
 def of_runs(runs: Sequence[tuple[int, int]], data: Any) -> Any:
-    """The strings that lie one behind the other in `data` (numpy, uint8); each of `runs`: a length, and how many."""
+    """An array of the strings that follow one another in `data` (numpy, uint8); `runs`: (length, how many)."""
     rows = sum(count for _, count in runs)
     width, kept = runs[0][0], -(-rows // _KEPT_ROWS) * _KEPT_ROWS
     if len(runs) == 1 and kept <= _KEPT_ROWS_MAX and width * kept <= _END_MAX:
@@ -61,14 +61,14 @@ def of_runs(runs: Sequence[tuple[int, int]], data: Any) -> Any:
 
 @lru_cache(maxsize=8)
 def _equal_ends(width: int, rows: int) -> Any:
-    """Where so many strings of one length end, as all record batches of a topic have it; 0 first."""
+    """Arrow's offsets of `rows` strings of one length (`rows` + 1 numbers); cached, as record batches share them."""
     return np.arange(0, width * rows + 1, width, dtype=np.int32) if width else np.zeros(rows + 1, np.int32)
 
 
 def of_places(data: Any, firsts: Any, sizes: Any) -> Any:
     """An array of the strings at these places of `data` (numpy, uint8); a negative size is a null.
 
-    The places must lie inside, below 2 GB. Arrow copies them, from views that numpy describes.
+    The places must lie inside `data`, below 2 GB. numpy makes Arrow views of the strings, from which Arrow copies them.
     """
     rows = len(sizes)
     is_null = sizes < 0
@@ -77,7 +77,7 @@ def of_places(data: Any, firsts: Any, sizes: Any) -> Any:
     views["first"] = firsts
     short = np.flatnonzero(sizes <= INLINE_BYTES)
     if len(short):
-        # Whatever lies behind a short string is masked: its view must end in zeros.
+        # The bytes after a short string are masked, because its view must be filled with zeros.
         column = np.arange(INLINE_BYTES)
         places = np.minimum(firsts[short, None] + column, max(len(data) - 1, 0))
         cells = np.where(column < sizes[short, None], data[places] if len(data) else 0, 0).astype(np.uint8)
@@ -93,8 +93,7 @@ def of_places(data: Any, firsts: Any, sizes: Any) -> Any:
 
 
 def of_headers(column: HeaderColumn, kind: Any) -> Any:
-    """Headers as a list of structs, or a map where `kind` is one. A record without headers has null, as in Kafka's
-    source."""
+    """An array of headers: lists of structs or maps, by `kind`. Null for a record without any, as in Kafka's source."""
     sizes = [len(row) if row else 0 for row in column]
     ends = np.zeros(len(column) + 1, dtype=np.int32)
     np.cumsum(sizes, out=ends[1:])

@@ -1,6 +1,6 @@
-"""`raylog.read`: the records of topics, all or those of a span of time, as one table of pyarrow. No Ray Data, no Spark.
+"""`raylog.read`: reads topics, or a time span of them, into one pyarrow table, without Ray Data or Spark.
 
-May touch: the network, and Ray's session where no address is given. Needs pyarrow, the extra `data`.
+May touch: the network, and Ray's session if no address is given. Needs pyarrow, the extra `data`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         ("headers", HEADERS),
     ]
 )
-"""All columns, in their order."""
+"""All columns, in the order of the table."""
 _ANY = TopicPartition("", 0)
 
 
@@ -51,10 +51,11 @@ def read(
 ) -> pa.Table:
     """The records that topics hold now, as one table; it has to fit into memory.
 
-    `start` and `end` (exclusive) are datetimes with a zone, or milliseconds since 1970: what lies before the first
-    record of a partition from `start` on, or behind the first one from `end` on, is left out, and any record that is
-    older than `start`. `columns`: some of topic, partition, offset, timestamp, key, value, headers. Rows are in the
-    order of topics, partitions and offsets. Keywords are those of all clients (docs/configuration.md).
+    `start` and `end` are datetimes with a zone, or milliseconds since 1970. A partition is read from its first record
+    that is not older than `start`, up to, not including, its first record that is not older than `end`; any record
+    older than `start` is left out. `columns`: some of topic, partition, offset, timestamp, key, value, headers (None =
+    all). Rows are in the order of topics, partitions and offsets. Keywords are those of all clients
+    (docs/configuration.md).
 
     Raises InvalidConfig, ValueError for a time without zone, UnknownTopicOrPartition, NoClusterFound, ConnectionFailed.
     """

@@ -1,8 +1,8 @@
-"""Arrow tables from opened batches, used by `ColumnBatch.to_arrow` alone. Pure.
+"""Makes Arrow tables from opened batches, for `ColumnBatch.to_arrow` alone. Pure.
 
-Where a column's elements all have one length, as fixed-size records and timestamps of one millisecond have, its encoded
-bytes are a grid and copied by numpy: no Python object is made per record. Other columns, and all columns without numpy
-(pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
+If all elements of a column have the same length, as those of fixed-size records or of close timestamps, its encoded
+bytes are a grid, which numpy copies without a Python object per record. Other columns, and all columns if numpy is
+missing (pyarrow does not need it), go through lists. pyarrow and numpy are imported in functions only.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from raylog.core.ids import TopicPartition
 from raylog.storage.batch.records import Grid
 
 ROWS_OF_A_BATCH = 65_536
-"""Pieces of a partition are joined up to this many rows: each array costs Arrow some microseconds."""
+"""Pieces of a partition are joined into record batches of up to so many rows: each array costs some microseconds."""
 _ARRAY_BYTES_MAX = 2**31 - 1
 
 
 def table(pieces: Sequence[ColumnPiece], opened: Sequence[OpenPiece]) -> Any:
-    """A `pyarrow.Table`; see `ColumnBatch.to_arrow`. Raises ImportError without pyarrow."""
+    """Make the `pyarrow.Table` of `ColumnBatch.to_arrow`. Raises ImportError without pyarrow."""
     import pyarrow as pa
 
     try:
@@ -69,7 +69,7 @@ def _schema() -> Any:
 def _runs(
     pieces: Sequence[ColumnPiece], opened: Sequence[OpenPiece]
 ) -> Iterator[tuple[TopicPartition, list[OpenPiece]]]:
-    """Consecutive pieces of a partition that become one record batch of Arrow."""
+    """Group consecutive pieces of a partition, each group for one Arrow record batch."""
     run: list[OpenPiece] = []
     of: TopicPartition | None = None
     rows = 0
@@ -118,7 +118,7 @@ def _timestamps(pa: Any, np: Any, run: list[OpenPiece], rows: int) -> Any:
 
 
 def _set_moments(np: Any, piece: OpenPiece, moments: Any) -> None:
-    """The timestamps of a piece; deltas of a batch whose layout is known take one byte each."""
+    """Fill in the timestamps of a piece. In a batch with a known layout each delta takes one byte."""
     layout = piece.layout
     if layout is None:
         moments[:] = piece.column("timestamps")
@@ -132,7 +132,7 @@ def _set_moments(np: Any, piece: OpenPiece, moments: Any) -> None:
 
 
 def _binaries(pa: Any, np: Any, name: str, run: list[OpenPiece], rows: int) -> Any:
-    """Keys or values."""
+    """A column of keys or values."""
     grids: list[Grid] = []
     for piece in run if np is not None else ():
         grid = piece.grid(name)
@@ -157,13 +157,13 @@ def _binaries(pa: Any, np: Any, name: str, run: list[OpenPiece], rows: int) -> A
 
 
 def _copy_strings(np: Any, grid: Grid, begin: int, strings: Any) -> None:
-    """Fill an array of strings without their length prefixes."""
+    """Copy the strings of a grid, without their length prefixes, into an array."""
     first = grid.first + begin * grid.stride
     strings[:] = np.ndarray(len(strings), strings.dtype, grid.data, first, (grid.stride,))
 
 
 def _listed(pa: Any, name: str, run: list[OpenPiece], rows: int, kind: Any) -> Any:
-    """Any column, through lists."""
+    """Any column, by way of Python lists."""
     if all(piece.has_only_nulls(name) for piece in run):
         return pa.nulls(rows, kind)
     columns = [piece.column(name) for piece in run]

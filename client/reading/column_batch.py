@@ -1,8 +1,8 @@
 """`ColumnBatch`: records as columns, each decoded on first use. The result of `consume_batch()`.
 
-A batch of the log is a piece; its checksum was verified when it was taken from the buffer, its body is opened when a
-column is first read. No object is made per record except its bytes, and for Arrow usually not even those. Pure; pyarrow
-is imported by `to_arrow` only.
+It consists of pieces, each from one batch of the log. The checksum of a batch was verified when it was taken from the
+buffer; its body is opened when a column is first read. The only objects made per record are its bytes, and for Arrow
+usually not even those. Pure; pyarrow is imported by `to_arrow` only.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from raylog.core.ids import TopicPartition
 class BytesColumn(Sequence[bytes | None]):
     """The keys or the values of a `ColumnBatch`: a sequence that creates each `bytes` on access.
 
-    It equals a list, a tuple or a column with the same elements; a slice of it is a list. Iteration keeps no elements
-    in memory beyond those the caller keeps. Each access by index decodes a whole batch of the log: for random or
-    repeated access, make a list of it.
+    It equals a list, a tuple or a column with the same elements; a slice of it is a list. Iteration does not keep the
+    elements in memory. Each access by index decodes a whole batch of the log: for random or repeated access, make a
+    list of it.
     """
 
     __slots__ = ("_ends", "_name", "_pieces")
-    __hash__ = None  # type: ignore[assignment]  # as a list
+    __hash__ = None  # type: ignore[assignment]  # unhashable, as a list
 
     def __init__(self, pieces: Sequence[OpenPiece], name: str) -> None:
         self._pieces = pieces
@@ -38,7 +38,7 @@ class BytesColumn(Sequence[bytes | None]):
         return self._ends[-1] if self._ends else 0
 
     def __iter__(self) -> Iterator[bytes | None]:
-        # Each batch of the log is decoded when iteration reaches it, and stays in the processor's cache meanwhile.
+        # A batch of the log is decoded when the iteration reaches it, so its strings are in the processor's cache.
         return chain.from_iterable(piece.strings(self._name) for piece in self._pieces)
 
     @overload
@@ -73,15 +73,15 @@ class BytesColumn(Sequence[bytes | None]):
         return f"<BytesColumn of {len(self)} {self._name}>"
 
     def to_pylist(self) -> list[bytes | None]:
-        """All elements."""
+        """All elements, as a list."""
         return list(self)
 
 
 class ColumnBatch:
     """Records of one or more partitions, those of each in offset order. Empty after a timeout.
 
-    All columns have the length of the batch and the same order. Keys and values are bytes, or None. Reading records
-    raises CorruptMessage if a producer wrote a batch that cannot be decoded; the consumer's position is then behind it.
+    All columns have the length of the batch and the same order. Keys and values are bytes or None. Reading a column
+    raises CorruptMessage if a producer wrote a batch that cannot be decoded; the consumer's position is after it then.
     """
 
     __slots__ = ("_opened", "_pieces", "_rows")
@@ -100,12 +100,12 @@ class ColumnBatch:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The partitions of the records."""
+        """The partitions that the records are from."""
         return list(dict.fromkeys(piece.partition for piece in self._pieces))
 
     @property
     def pieces(self) -> Sequence[ColumnPiece]:
-        """The batches of the log that the records are from, unopened, each with the offsets that belong to this one."""
+        """The batches of the log that the records are from, each with the offsets that belong to this `ColumnBatch`."""
         return self._pieces
 
     def by_partition(self) -> dict[TopicPartition, ColumnBatch]:
@@ -124,7 +124,7 @@ class ColumnBatch:
 
     @property
     def partition_numbers(self) -> list[int]:
-        """The partition of each record."""
+        """The partition number of each record."""
         return list(chain.from_iterable(repeat(piece.partition.partition, piece.rows) for piece in self._pieces))
 
     @property
@@ -153,7 +153,7 @@ class ColumnBatch:
         return [tuple(row or ()) for row in self._column("headers")]
 
     def to_pylist(self) -> list[dict[str, Any]]:
-        """A dict for each record, with the names of `to_arrow`."""
+        """A dict for each record: topic, partition, offset, timestamp_ms, key, value and headers."""
         names = ("topic", "partition", "offset", "timestamp_ms", "key", "value", "headers")
         columns = (
             self.topics,
@@ -170,7 +170,7 @@ class ColumnBatch:
         """A `pyarrow.Table` with the columns topic, partition, offset, timestamp, key, value and headers.
 
         The schema is always the same: topic is a dictionary of text, timestamp is in milliseconds and UTC, headers is a
-        list of (key, value), null for a record without. Raises ImportError without pyarrow.
+        list of (key, value), null for a record without headers. Raises ImportError without pyarrow.
         """
         from raylog.client.reading.arrow import table
 

@@ -1,7 +1,7 @@
-"""Turns fetched batches into `Record` objects, a whole batch at a time. Called by `partition.py`. Pure.
+"""Turns fetched batches into `Record` objects or columns, a batch at a time. Used by `partition.py`, ranges. Pure.
 
-Records are made by `map` over the batch's columns, without a Python statement per record: this dominates the time of
-poll(). Only when a deserializer refuses a record is the batch decoded one by one, to find which.
+Records are made by `map` over the batch's columns, without a Python statement per record, since this takes most of the
+time of poll(). Only if a deserializer raises are records made one by one, to find the one that it refuses.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ class FetchedBatch(NamedTuple):
 
     buffer: memoryview | bytes
     place: int
-    """Where it begins there; negative when the buffer begins with the bytes that its checksum covers (see
+    """Where it begins in the buffer; negative if the buffer begins with the bytes that its checksum covers (see
     `local_files.py`)."""
     header: BatchHeader
     is_near: bool = False
     """Whether it was read from a local file, and not sent by the leader."""
     is_aborted: bool = False
-    """Whether its records were aborted, and this is a reader of committed ones."""
+    """Whether its records were aborted; only with isolation_level=read_committed."""
     is_skipped: bool = False
-    """Whether none of its records is wanted: the buffer then has only the bytes that show it."""
+    """Whether none of its records is wanted; then the buffer has only as many bytes as show this."""
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it has no records for the user: it is a marker, was aborted, or skipped."""
+        """Whether it has no records for the user: it is a control batch, was aborted, or is skipped."""
         return self.is_aborted or self.is_skipped or self.header.is_control
 
 
 class Opened(NamedTuple):
-    """The records of one batch from the wanted offset on; `failure` is the error for those behind them."""
+    """Records of one batch; `failure`: the error for the record that would follow them, None = all were made."""
 
     records: list[Record]
     failure: RaylogError | None
@@ -62,7 +62,7 @@ class OpenPiece:
     def __init__(
         self, partition: TopicPartition, opened: OpenBatch, begin: int, stop: int, next_offset: int | None
     ) -> None:
-        """`next_offset`: behind the whole batch; None where its header cannot be relied on."""
+        """`next_offset`: after the whole batch, for errors; None = its header was not checked."""
         self._partition = partition
         self._next_offset = next_offset
         self._opened = opened
@@ -71,10 +71,11 @@ class OpenPiece:
         self.offsets = opened.offsets[begin:stop]
 
     def column(self, name: str) -> list[Any] | None:
-        """`timestamps`, `keys`, `values` or `headers`; None where all of the batch are null."""
+        """`timestamps`, `keys`, `values` or `headers`; None = all of the batch are null."""
         opened, begin, stop = self._opened, self.begin, self.stop
         try:
-            # A whole batch is read once or twice, parts of one perhaps a thousand times.
+            # The column is cached only for parts: a batch may be taken in a thousand parts, but a whole one only once
+            # or twice.
             if stop - begin == opened.rows:
                 return opened.column(name)
             found = opened.kept_column(name)
@@ -83,28 +84,28 @@ class OpenPiece:
         return None if found is None else found[begin:stop]
 
     def strings(self, name: str) -> Sequence[bytes | None]:
-        """`keys` or `values`."""
+        """`keys` or `values`, as a list even if all are null."""
         column = self.column(name)
         return [None] * len(self.offsets) if column is None else column
 
     def part(self, begin: int, stop: int) -> OpenPiece:
-        """The records from place `begin` of these up to `stop`."""
+        """The records from index `begin` up to `stop` of this piece."""
         return OpenPiece(self._partition, self._opened, self.begin + begin, self.begin + stop, self._next_offset)
 
     @property
     def layout(self) -> Layout | None:
-        """Positions of keys and values of the whole batch, if they have one length each and there are no headers."""
+        """The layout of the whole batch, if its keys and its values have one length each, and there are no headers."""
         return self._opened.layout
 
     def grid(self, name: str) -> Grid | None:
-        """`keys` or `values` of the whole batch, where all have one length."""
+        """`keys` or `values` of the whole batch as a grid; None = they do not have one length."""
         try:
             return self._opened.grid(name)
         except RaylogError as error:
             raise self.corrupt(error) from error
 
     def has_only_nulls(self, name: str) -> bool:
-        """Whether `keys`, `values` or `headers` of the whole batch are null; known without decoding each."""
+        """Whether all `keys`, `values` or `headers` of the whole batch are null; found without decoding them."""
         try:
             return self._opened.has_only_nulls(name)
         except RaylogError as error:
@@ -112,12 +113,12 @@ class OpenPiece:
 
     @property
     def source(self) -> tuple[Buffer, int, int]:
-        """A buffer, and where the body of the whole batch, decompressed, begins and ends there."""
+        """A buffer, and where the decompressed body of the whole batch begins and ends in it."""
         return self._opened.source
 
     @property
     def has_sound_heads(self) -> bool:
-        """Whether the columns of the whole batch begin as they should."""
+        """Whether the columns of the whole batch have valid beginnings; checked without decoding them."""
         opened = self._opened
         if not opened.is_encoded:
             return True
@@ -126,17 +127,17 @@ class OpenPiece:
 
     @property
     def plain_bytes(self) -> int:
-        """Size of the body of the whole batch, decompressed."""
+        """The size in bytes of the decompressed body of the whole batch."""
         return self._opened.plain_bytes
 
     @property
     def rows_of_batch(self) -> int:
-        """The records of the whole batch."""
+        """How many records the whole batch has."""
         return self._opened.rows
 
     @property
     def timestamp_base(self) -> tuple[int, bool]:
-        """The base of the timestamp deltas, and whether it is already the timestamp of all records."""
+        """The base of the timestamp deltas (ms), and whether it is the timestamp of all records."""
         return self._opened.timestamp_base
 
     def corrupt(self, cause: Exception) -> CorruptMessage:
@@ -145,7 +146,7 @@ class OpenPiece:
 
 
 class BatchOpener:
-    """Opens the batches of one partition."""
+    """Opens the batches of one partition: as records (`open`, `pick`) or as columns (`piece`)."""
 
     __slots__ = (
         "_check_crcs",
@@ -167,14 +168,14 @@ class BatchOpener:
         check_crcs: bool = True,
         expiry: Expiry | None = None,
     ) -> None:
-        """`None` for a deserializer: bytes pass as they are. `expiry`: what `open` leaves out; None = nothing."""
+        """A deserializer of None leaves bytes as is. `expiry`: leaves out expired records in `open`; None = none."""
         self._partition = partition
         self._key_deserializer = key_deserializer
         self._value_deserializer = value_deserializer
         self._check_crcs = check_crcs
         self._expiry = expiry
         self.opened_bytes = 0
-        """Bytes of all bodies that were opened for records, decompressed."""
+        """Bytes ever decompressed to make records."""
         self._checked: FetchedBatch | None = None
         self._parted: tuple[FetchedBatch, OpenBatch] | None = None
 
@@ -186,13 +187,13 @@ class BatchOpener:
             self.opened_bytes += opened.plain_bytes
             columns = opened.all()
             _check_offsets(columns.offsets, batch.header)
-        except Exception as error:  # a hostile body may raise more than RaylogError; name the batch anyway
+        except Exception as error:  # a malformed body may raise anything: the error has to name the batch
             raise self._poisoned(batch, error) from error
         first = _first_at_or_above(columns.offsets, wanted)
         return columns if first == 0 else _sliced(columns, first, len(columns.offsets))
 
     def piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
-        """The records from offset `first` up to `end`, of a verified batch. Raises CorruptMessage."""
+        """The records from offset `first` up to `end` of a checked batch. Raises CorruptMessage."""
         opened = self._parted[1] if self._parted is not None and self._parted[0] is batch else None
         if opened is None:
             try:
@@ -201,15 +202,15 @@ class BatchOpener:
             except Exception as error:  # see `columns`
                 raise self._poisoned(batch, error) from error
         offsets = opened.offsets
-        # Most batches lie inside.
+        # No search for batches that lie wholly inside, as most do.
         begin = 0 if not offsets or offsets[0] >= first else _first_at_or_above(offsets, first)
         stop = opened.rows if not offsets or offsets[-1] < end else _first_at_or_above(offsets, end)
-        # A batch that is taken a few records at a time is opened once.
+        # Keep the open batch if records are left in it: a batch that is taken in parts is opened only once.
         self._parted = (batch, opened) if stop < opened.rows else None
         return OpenPiece(self._partition, opened, begin, stop, self._behind(batch))
 
     def sound_piece(self, batch: FetchedBatch, first: int, end: int) -> OpenPiece:
-        """As `piece`, of a body that opens as far as can be found without decoding a column. Raises CorruptMessage."""
+        """As `piece`, but also checks the body as far as that is possible without decoding. Raises CorruptMessage."""
         piece = self.piece(batch, first, end)
         try:
             is_sound = piece.has_sound_heads
@@ -220,7 +221,7 @@ class BatchOpener:
         return piece
 
     def check(self, batch: FetchedBatch) -> None:
-        """Verify a batch that is not opened now: damage may be the reason it is skipped. Raises CorruptMessage."""
+        """Check a batch that is not opened: it may be skipped only because of damage. Raises CorruptMessage."""
         if batch is not self._checked:
             self._check(batch)
             self._checked = batch
@@ -233,25 +234,22 @@ class BatchOpener:
                 raise corrupt(self._partition, batch.header.base_offset, error) from error
 
     def _poisoned(self, batch: FetchedBatch, error: Exception) -> CorruptMessage:
-        """The error of a batch with a valid checksum, so that its header can be relied on."""
+        """The error for a batch that has a valid checksum, if that is checked, and still cannot be read."""
         return corrupt(self._partition, batch.header.base_offset, error, self._behind(batch))
 
     def _behind(self, batch: FetchedBatch) -> int | None:
-        """The first offset behind a batch; None where it was not verified."""
+        """The offset after a batch; None = its header was not checked."""
         return batch.header.next_offset if self._check_crcs else None
 
     def open(self, batch: FetchedBatch, wanted: int) -> Opened:
-        """The records at offset `wanted` and above. Raises CorruptMessage."""
+        """The records at offset `wanted` and above, except expired ones. Raises CorruptMessage."""
         columns = self.columns(batch, wanted)
         if self._expiry is not None:
             columns = self._expiry.unexpired(columns)
         return self._made(columns)
 
     def pick(self, batch: FetchedBatch, ranges: Sequence[tuple[int, int]]) -> Opened:
-        """The records whose offsets are in ranges [first, end), which rise; others become no objects.
-
-        Raises CorruptMessage.
-        """
+        """The records whose offsets are in the ascending `ranges` [first, end). Raises CorruptMessage."""
         columns = self.columns(batch, ranges[0][0])
         if len(ranges) == 1:
             return self._made(_sliced(columns, 0, _first_at_or_above(columns.offsets, ranges[0][1])))
@@ -260,7 +258,7 @@ class BatchOpener:
     def _made(self, columns: Columns) -> Opened:
         try:
             return Opened(self._records(columns), None)
-        except Exception as error:  # any error of the user's deserializer: the record is to be named
+        except Exception as error:  # the user's deserializer may raise anything: find the record
             return self._up_to_the_refused(columns, error)
 
     def _records(self, columns: Columns) -> list[Record]:
@@ -280,12 +278,12 @@ class BatchOpener:
         )
 
     def _raw(self, columns: Columns) -> Record:
-        """The first of these records, with its bytes (KIP-1036)."""
+        """The first of these records, not deserialized (KIP-1036)."""
         bare = BatchOpener(self._partition)
         return bare._records(columns)[0]
 
     def _refused_part(self, record: Record) -> str:
-        """Whether a record's key or its value is what a deserializer refuses."""
+        """ "key" or "value": the part of a record for which a deserializer raises."""
         try:
             if record.key is not None and self._key_deserializer is not None:
                 self._key_deserializer(record.key)
@@ -298,7 +296,7 @@ class BatchOpener:
         for at, offset in enumerate(columns.offsets):
             try:
                 good += self._records(_sliced(columns, at, at + 1))
-            except Exception as refusal:  # see above; the first refused record is the one reported
+            except Exception as refusal:  # the first such record is reported
                 raw = self._raw(_sliced(columns, at, at + 1))
                 origin = self._refused_part(raw)
                 failure = RecordDeserializationFailed(
@@ -313,11 +311,11 @@ class BatchOpener:
                 )
                 failure.__cause__ = refusal
                 return Opened(good, failure)
-        raise error  # refused only together with others: no record can be named
+        raise error  # no single record fails: only all together did
 
 
 class ColumnPiece(NamedTuple):
-    """Consecutive records of one batch of one partition: those at `first` offset and behind it, below `end`."""
+    """Consecutive records of one batch of one partition: from offset `first` up to, not including, `end`."""
 
     partition: TopicPartition
     batch: FetchedBatch
@@ -326,15 +324,15 @@ class ColumnPiece(NamedTuple):
     end: int
     rows: int
     opened: OpenPiece | None = None
-    """The open batch, where the whole of these records was looked at when they were taken."""
+    """The open piece, if the batch had to be opened when the records were taken."""
 
     def open(self) -> OpenPiece:
-        """Open the batch. Raises CorruptMessage when its producer wrote a body that cannot be decoded."""
+        """Open the batch. Raises CorruptMessage if its producer wrote a body that cannot be decoded."""
         return self.opened or self.opener.piece(self.batch, self.first, self.end)
 
 
 def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offset: int | None = None) -> CorruptMessage:
-    """The error for a batch that cannot be decoded; `next_offset` is the first behind it, where that is certain."""
+    """The error for a batch that cannot be read; `next_offset`: the offset after it, None = not certain."""
     behind = "seek behind it" if next_offset is None else f"seek to {next_offset} to go on behind it"
     what = str(cause) if isinstance(cause, RaylogError) else f"{type(cause).__name__}: {cause}"
     place = {"offset": offset} if next_offset is None else {"offset": offset, "next_offset": next_offset}
@@ -348,7 +346,7 @@ def corrupt(partition: TopicPartition, offset: int, cause: Exception, next_offse
 
 
 def _check_offsets(offsets: range | list[int], header: BatchHeader) -> None:
-    """CorruptBatch unless the offsets rise within the header's range: others would move a position back."""
+    """Raise CorruptBatch unless offsets rise within the header's range: others could move a position back."""
     if isinstance(offsets, list) and offsets:
         is_rising = all(map(lt, offsets, offsets[1:]))
         if not is_rising or offsets[0] < header.base_offset or offsets[-1] > header.last_offset:

@@ -1,7 +1,7 @@
 """Leaves out records whose time to live is over, for consumers with `skip_expired`. Used by `decode.py`. Pure.
 
-The clock is the consumer's, given as an argument. A record's own time to live and its topic's `ttl.ms` both count; the
-shorter one wins.
+The consumer's clock decides; it is an argument. The shorter of a record's own time to live and its topic's `ttl.ms`
+counts.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from raylog.storage.batch.records import Columns
 
 
 class Expiry:
-    """What one partition's reader leaves out."""
+    """Leaves out the expired records of one partition."""
 
     __slots__ = ("_now_ms", "_ttl_ms", "skipped")
 
     def __init__(self, ttl_ms: Callable[[], int], now_ms: Callable[[], int]) -> None:
-        """`ttl_ms` returns the topic's time to live in milliseconds, -1 = none; `now_ms` the time of day."""
+        """`ttl_ms` returns the topic's time to live in milliseconds, -1 = none; `now_ms` the time since 1970."""
         self._ttl_ms = ttl_ms
         self._now_ms = now_ms
         self.skipped = 0
-        """Records that were left out."""
+        """How many records were left out."""
 
     def unexpired(self, columns: Columns) -> Columns:
         """The records that have not expired."""

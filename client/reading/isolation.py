@@ -1,7 +1,7 @@
-"""Which batches of a fetch's answer were aborted, for readers of committed records (`isolation_level`). Pure.
+"""Finds the aborted batches in a fetch's answer, for consumers with `isolation_level=read_committed`. Pure.
 
-A batch has one producer id, and the records of a transaction are in batches of their own: a batch is hidden whole, and
-no record is looked at. Used by `partition.py`, `local_files.py` and `range_fetcher.py`.
+A batch has one producer id, and either all its records belong to one transaction or none does. So whole batches are
+hidden, without a look at records. Used by `partition.py`, `local_files.py` and `range_fetcher.py`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.marker import is_marker
 
 LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
-"""The values of `isolation_level`, and the numbers that requests carry."""
+"""The values of `isolation_level`, and their numbers in requests."""
 
 
 class AbortedBatches:
-    """The aborted transactions of one answer. Each of its batches is looked at once, in the order of offsets."""
+    """The aborted transactions of one answer. Call `hides` once for each of its batches, in offset order."""
 
     __slots__ = ("_coming", "_present")
 
     def __init__(self, aborted: Sequence[AbortedTxn]) -> None:
         self._coming = sorted(aborted, key=lambda each: each.first_offset, reverse=True)
         self._present: set[int] = set()
-        """Producers whose transaction has begun and was not ended by a marker yet."""
+        """Producers whose aborted transaction has begun, and whose marker has not come yet."""
 
     def hides(self, header: BatchHeader) -> bool:
         """Whether the records of this batch were aborted."""
@@ -42,5 +42,5 @@ class AbortedBatches:
 
 
 def aborted_batches(aborted: Sequence[AbortedTxn]) -> AbortedBatches | None:
-    """For an answer with these aborted transactions; None when there are none, as nearly always."""
+    """`AbortedBatches` for an answer; None if it has no aborted transactions, as nearly always."""
     return AbortedBatches(aborted) if aborted else None

@@ -1,11 +1,11 @@
-"""Reading segment files that lie on this machine, without the broker (short-circuit reads).
+"""Short-circuit reads: reads a leader's segment files on this machine directly, without the broker.
 
-The leader names places in its files, all below the high watermark, so their bytes do not change; retention may remove a
-name, but not a file that is open. A place is read in the thread that takes the records, a chunk at a time: located data
-costs no memory. Errors here are not raised to the user: the bytes are fetched from the leader instead, which checks its
-own log for damage. A leader is not trusted with other files: only a segment of the partition, in a broker's data
-directory, is opened. Used by `partition.py`, `stream.py` and `range_fetcher.py`. May touch: files that the leader has
-named, and the directories around them.
+The leader names places in its files. They are below the high watermark, so their bytes do not change; retention may
+delete a file, but an open one stays readable. A place is read in the thread that takes the records, a chunk at a time,
+so data that was only located uses no memory. Errors here are not raised to the user: the records are fetched from the
+leader instead, which checks its own log for damage. A leader is not trusted with other files: only a segment of the
+partition, in a broker's data directory, is opened. Used by `partition.py`, `stream.py` and `range_fetcher.py`. May
+touch: files that the leader has named, and the directories around them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from raylog.storage.batch.header import CRC_START, HEADER_BYTES, BatchHeader, it
 from raylog.storage.batch.times import TimeBounds
 
 ALONE_BYTES = 64 << 10
-"""A batch of at least so many bytes is read alone: right behind its header, and without a copy for its checksum."""
+"""A batch of at least so many bytes is read alone, so that its checksum can be computed without a copy."""
 
 
 SEGMENT_NAME = re.compile(r"[0-9]{20}\.log")
@@ -42,16 +42,16 @@ BROKERS_FILE = "meta.properties"
 
 
 class NearReadFailed(RetriableError):
-    """A leader's segment file on this machine cannot be read here; its records have to be fetched. Not for users."""
+    """A leader's file on this machine cannot be read; its records have to be fetched. Users never get this error."""
 
 
 class SegmentFile:
-    """An open segment file. Closed when no reference is left: its places may be read in two threads."""
+    """An open segment file. It is closed with its last reference, since two threads may read its places."""
 
     __slots__ = ("_fd", "identity")
 
     def __init__(self, path: str, identity: tuple[int, int], owner: int | None = None) -> None:
-        """Raises NearReadFailed unless that name is a regular file, no link, with this device, inode and owner."""
+        """Raises NearReadFailed unless the path is a regular file, no link, with this (device, inode) and owner."""
         self._fd = -1
         self.identity = identity
         try:
@@ -67,7 +67,7 @@ class SegmentFile:
             raise NearReadFailed(f"Under {path} there is another file here than at the leader.")
 
     def read(self, size: int, position: int) -> bytes:
-        """Read exactly these bytes. Raises NearReadFailed."""
+        """Read exactly `size` bytes. Raises NearReadFailed."""
         try:
             data = os.pread(self._fd, size, position)
         except OSError as error:
@@ -88,15 +88,16 @@ class Place(NamedTuple):
     position: int
     length: int
     aborted: AbortedBatches | None = None
-    """What was aborted in the answer that named the place, from here on; the places of an answer are read in order."""
+    """The aborted transactions of the answer that named the place. Places of an answer have to be read in order."""
 
     def read(
         self, most_bytes: int, offset: int, times: TimeBounds | None = None
     ) -> tuple[list[FetchedBatch], Place | None]:
-        """The first batch if it is large, else as many as fit into `most_bytes`; and the place of the others.
+        """The first batch if it is large, else as many as fit into `most_bytes`; and where the rest is, None = none.
 
-        A first batch without a record within `times` is skipped. Raises NearReadFailed for anything but whole batches,
-        of which the first holds `offset` and each further one follows: no checksum covers where a batch begins.
+        A first batch without a record within `times` is skipped. Raises NearReadFailed for anything but complete
+        batches, the first of which has `offset`; further ones have to follow it. This is checked because the checksum
+        of a batch does not cover its base offset.
         """
         file, position, length, aborted = self
         try:
@@ -108,7 +109,7 @@ class Place(NamedTuple):
                 batches = [FetchedBatch(shown, 0, first, True, is_skipped=True)]
                 used = first.size
             elif first.size >= min(ALONE_BYTES, most_bytes):
-                # Bytes that are all under the checksum are checked in place; a part of them would be copied first.
+                # Read only the bytes that the checksum covers: a slice of a larger read would have to be copied.
                 data = file.read(first.size - CRC_START, position + CRC_START)
                 batches = [FetchedBatch(data, -CRC_START, first, True)]
                 used = first.size
@@ -135,7 +136,7 @@ class Place(NamedTuple):
         return batches, Place(file, position + used, length - used, aborted) if used < length else None
 
     def _shown_outside(self, header: BatchHeader, times: TimeBounds) -> bytes | None:
-        """The bytes that show that no record of the first batch is within these times; None where they do not."""
+        """Bytes that prove that no record of the first batch is within these times; None = they do not."""
         most = HEADER_BYTES + times.bytes_to_show(header)
         if most >= header.size:
             return None
@@ -144,14 +145,14 @@ class Place(NamedTuple):
 
 
 def near_machine(connection: Connection, *, wants_near: bool) -> int | None:
-    """The number of this machine, where a leader's files are on it and wanted; else None."""
+    """The number of this machine, if local reads are wanted and the leader is on it; else None."""
     return machine_number() if wants_near and connection.stays_here else None
 
 
 def near_or_plain(
     connection: Connection, fetch: FetchRequest, *, wants_near: bool
 ) -> tuple[AnyMethod, FetchRequest | FetchNearRequest]:
-    """The method and the request of a fetch; requests file places where the leader is on this machine."""
+    """The method and the request of a fetch; it requests file places if the leader is on this machine."""
     number = near_machine(connection, wants_near=wants_near)
     if number is None:
         return FETCH, fetch
@@ -169,9 +170,10 @@ def near_or_plain(
 
 
 def owner_of_segment(path: str, partition: TopicPartition) -> int:
-    """The owner (user) of the data directory in which this is a segment of the partition. Raises NearReadFailed.
+    """The owner (user id) of the broker's data directory that this segment is in. Raises NearReadFailed.
 
-    The directory itself may be reached through links, as its operator chose; links below it are refused.
+    Raises it unless the path is a segment of the partition in a data directory. The directory itself may be reached
+    through links, as its operator chose; links below it are refused.
     """
     folder, name = os.path.split(path)
     directory, folder_name = os.path.split(folder)
@@ -198,7 +200,7 @@ def open_places(
     partition: TopicPartition,
     aborted: AbortedBatches | None = None,
 ) -> list[Place]:
-    """Open the file that a leader has named; `last` is the file of the answer before. Raises NearReadFailed."""
+    """Open the files that a leader has named; `last`: the file opened last, for reuse. Raises NearReadFailed."""
     places: list[Place] = []
     for row in rows:
         identity = (row.device, row.inode)

@@ -1,11 +1,10 @@
 """Fetches one range of offsets of one partition, without a consumer: for readers that already know the leader.
 
-Where the leader is on the same machine, its files are read instead, as consumers do (see `local_files.py`).
-
-A task of Spark gets a `PartitionRange` from the driver and sends to the leader at once. Only when the leader cannot be
-reached or has moved is metadata fetched from the brokers; reading then continues at the next offset. Connections may be
-left to the next task of the process (`kept.py`). Everything here belongs to one event loop. May touch: the network, the
-clock, files that a leader has named.
+A task of Spark gets a `PartitionRange` from the driver, and fetches from the leader at once. Metadata is fetched from
+the brokers only if the leader cannot be reached or has moved; then reading continues at the next offset. If the leader
+is on the same machine, its files are read instead, as consumers do (`local_files.py`). Connections may be kept for the
+next task of the process (`kept.py`). Everything here belongs to one event loop, except `near`. May touch: the network,
+the clock, files that a leader has named.
 """
 
 from __future__ import annotations
@@ -53,23 +52,24 @@ logger = logging.getLogger(__name__)
 KEPT: Kept[ConnectionPool] = Kept(ConnectionPool.close, at_most=32)
 """Connections of ranges that this process has read to their ends, by credentials and leader."""
 FETCH_MAX_BYTES = 4 << 20
-"""Bytes per fetch: enough to hide the round trip behind the decoding, small enough to hold two of them."""
+"""Bytes per fetch: enough to hide the round trip behind the decoding, few enough to have two in memory."""
 FETCH_MAX_WAIT_MS = 500
-"""How long a leader may park a fetch; all records of a range exist from the beginning."""
+"""How long a leader may wait before it answers a fetch; all records of a range exist from the beginning."""
 NEAR_CHUNK_BYTES = 512 << 10
-"""Bytes read from a file at once where batches are small."""
+"""Bytes read from a file at once, if its batches are small."""
 NARROW_FETCH_BYTES = 64 << 10
-"""Of the first fetch behind what a leader has skipped; each further one is twice as large."""
+"""Bytes of the first fetch after a leader has skipped batches; each further one is twice as large."""
 NARROW_CHUNK_BYTES = 32 << 10
-"""The same where times bound the read: what is read along is more often skipped than wanted."""
+"""As `NEAR_CHUNK_BYTES` with time bounds: most further batches of a chunk would be skipped."""
 GUESSED_BYTES = 100
-"""Of a record, before the first fetch shows it."""
+"""The assumed size of a record before the first fetch."""
 FETCH_MIN_BYTES = 16 << 10
+"""Added to the expected bytes of the rest of a range."""
 CALL_TIMEOUT_S = 10.0
-"""A leader without an answer within this counts as unavailable."""
+"""A leader that does not answer within this counts as unavailable."""
 TOPIC_GRACE_S = 5.0
-"""How long the topic may be unknown to brokers before it counts as deleted; a broker that has just started knows
-none."""
+"""How long the topic may be unknown to brokers before it counts as deleted; a broker that has just started knows no
+topic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,16 +81,16 @@ class PartitionRange:
     partition: int
     leader_epoch: int
     leader: Endpoint | None
-    """The leader's endpoint when the range was made; None without a leader."""
+    """The leader's endpoint when the range was made; None = it had no leader."""
     start: int
     end: int
     brokers: tuple[Endpoint, ...]
     secret: bytes | Token = field(repr=False)
     """Credentials for the leader and the brokers; for distributed work, a token that can read this partition."""
     node_id: str = ""
-    """Ray's id of the node with the leader when the range was made: there its files can be read. Empty: not known."""
+    """Ray's id of the leader's node when the range was made: there its files can be read. "" = not known."""
     may_be_compacted: bool = False
-    """Whether the cleaner may remove records from the range while it is read: the topic is compacted."""
+    """Whether compaction may remove records from the range while it is read."""
 
     @property
     def topic_partition(self) -> TopicPartition:
@@ -99,7 +99,7 @@ class PartitionRange:
 
 
 class RangeFetcher:
-    """Reads one range from its first to its last offset. Call `next` one at a time until None, then `close`."""
+    """Reads one range from its first to its last offset. Call `next` until it returns None, then `close`."""
 
     def __init__(
         self,
@@ -113,13 +113,13 @@ class RangeFetcher:
         times: TimeBounds | None = None,
         keeps_connections: bool = False,
     ) -> None:
-        """`stall_timeout_s` bounds the time without progress, elections and retries included.
+        """`stall_timeout_s` limits the time without progress, elections and retries included.
 
         Without `fail_on_data_loss`, lost offsets (retention, a deleted topic) are skipped with a warning.
-        `short_circuit_reads`: read the files of a leader on this machine. `isolation_level`: as that of a consumer; the
-        range has to end at or below the last stable offset for `read_committed`. `times`: batches that have no record
-        within need not be read; some are all the same. `keeps_connections`: leave them to the next range of this
-        process with equal credentials and the same leader, if it comes within a minute.
+        `short_circuit_reads`: read the files of a leader on this machine. `isolation_level` as of a consumer; with
+        `read_committed` the range must not end above the last stable offset. `times`: batches without a record within
+        these bounds may be left out. `keeps_connections`: keep them for a minute, for the next range of this process
+        with the same credentials and leader.
         """
         self.wanted = wanted
         self.next_offset = wanted.start
@@ -129,42 +129,43 @@ class RangeFetcher:
         self._leader = wanted.leader
         self._leader_epoch = wanted.leader_epoch
         self._pool: ConnectionPool | None = None
-        """Made or taken when it is needed first, on the event loop."""
+        """Made, or taken from `KEPT`, on first use, on the event loop."""
         self._purpose = wanted.secret, wanted.leader
         self._keeps_connections = keeps_connections
         self._cluster: ClusterClient | None = None
         self._reads_near = short_circuit_reads
-        """Whether to request file places from a leader on this machine; not after a failure."""
+        """Whether to request file places from a leader on this machine; False after a failure."""
         self._places: deque[Place] = deque()
         self._isolation = LEVELS[isolation_level]
         self._times = times
         self._skips = times is not None
-        """Whether to request from the leader where the next records within the times are, before the next fetch."""
+        """Whether to query the leader, before the next fetch, for the next records within the time bounds."""
         self._most_bytes = max_bytes
-        """Of the next fetch."""
+        """The most bytes of the next fetch."""
         self.bytes_read = 0
-        """Fetched, and read from files."""
+        """Bytes fetched or read from files so far."""
         self._bytes_an_offset = float(GUESSED_BYTES)
-        """Of what was fetched last."""
+        """Bytes per offset in the last fetch."""
 
     async def next(self, *, leaves_files: bool = False) -> list[FetchedBatch] | None:
-        """The next whole batches, at least one; None at the end of the range. Markers and aborted ones are hidden.
+        """The next complete batches, at least one; None at the end of the range.
 
-        The first may begin below the range and the last may end above it: the caller trims. With `leaves_files`, an
-        empty list where the next ones are in files on this machine: `near` reads those. Raises OffsetOutOfRange or
-        UnknownTopicId for lost data, RequestTimedOut when no data comes in time, and permanent errors.
+        Control batches and aborted ones are included, with `is_hidden`. The first batch may begin below the range, and
+        the last may end above it: the caller has to trim them. With `leaves_files`, returns [] if the next batches are
+        in files on this machine: call `near` then. Raises OffsetOutOfRange or UnknownTopicId for lost data,
+        RequestTimedOut if no data comes in time, and permanent errors.
         """
         while self.next_offset < self.wanted.end:
             if not self._places and (sent := await self._sent()) != []:
                 return sent
             if leaves_files:
                 return []
-            if found := await asyncio.to_thread(self.near, self._max_bytes):  # files may be cold
+            if found := await asyncio.to_thread(self.near, self._max_bytes):  # reading a file may block
                 return found
         return None
 
     async def _sent(self) -> list[FetchedBatch] | None:
-        """The next batches as the leader sends them; an empty list where it has named files, None at the end."""
+        """The next batches that the leader sends; [] if it has named files instead, None at the end of the range."""
         backoff = Backoff(20, 1_000)
         began_s = self._now_s()
         deadline_s = began_s + self._stall_timeout_s
@@ -175,7 +176,7 @@ class RangeFetcher:
                     await self._find_leader(deadline_s)
                 if loss is not None:
                     log_start = await self._log_start(deadline_s)
-                    # Nothing from here on, if the log does not begin behind: its end was cut off.
+                    # If the log does not start later, it was truncated: everything from here on is lost.
                     self._pass_over(loss, log_start if log_start > self.next_offset else self.wanted.end)
                     loss = None
                     continue
@@ -193,15 +194,15 @@ class RangeFetcher:
             except RaylogError as failure:
                 error = as_raylog_error(failure)
                 if isinstance(error, NearReadFailed | InvalidRequest) and self._reads_near:
-                    self._fetch_all()  # not readable from here, or the leader does not know the request
+                    self._fetch_all()  # we cannot read the files, or an older leader does not know the request
                     continue
                 if self._is_loss(error, began_s):
                     loss = self._accepted(error)
                     if isinstance(error, OffsetOutOfRange):
-                        continue  # the leader knows which records are left
+                        continue  # query the leader for the start of its log
                     self._pass_over(error, self.wanted.end)
                     return None
-                if not error.retriable or isinstance(error, CorruptMessage):  # on disk; a retry reads the same bytes
+                if not error.retriable or isinstance(error, CorruptMessage):  # damage on disk: no retry helps
                     raise error from failure
                 if error.refresh_metadata or isinstance(error, RequestTimedOut):
                     self._leader = None
@@ -212,10 +213,10 @@ class RangeFetcher:
         return None
 
     async def close(self) -> None:
-        """Close every connection, or keep those with leaders for another range."""
+        """Close all connections; with `keeps_connections` keep those to the leader for another range."""
         pool, self._pool = self._pool, None
         if pool is not None:
-            # At the end of the range no request is under way on them.
+            # Only at the end of the range: then no request is in flight on them.
             if self._keeps_connections and self.next_offset >= self.wanted.end and pool.endpoints:
                 await KEPT.keep(self._purpose, pool)
             else:
@@ -232,7 +233,7 @@ class RangeFetcher:
         return max(0.001, min(most_s, deadline_s - self._now_s()))
 
     async def _connection(self, deadline_s: float) -> tuple[Connection, float]:
-        """The connection with the leader, and the timeout of a call on it in seconds."""
+        """The connection with the leader, and the timeout in seconds for a call on it."""
         if self._leader is None:
             raise LeaderNotAvailable(f"Partition {self.wanted.topic_partition} has no leader at the moment.")
         timeout_s = self._left_s(deadline_s, CALL_TIMEOUT_S)
@@ -242,10 +243,10 @@ class RangeFetcher:
         return await self._pool.get(self._leader, timeout_s), timeout_s
 
     async def _fetch(self, deadline_s: float) -> list[FetchedBatch]:
-        """Make one request: the batches that overlap the rest of the range; none where the answer names files."""
+        """Send one fetch; return the batches that overlap the rest of the range, [] if the answer names files."""
         connection, timeout_s = await self._connection(deadline_s)
         wanted = self.wanted
-        # Half of the remaining time, so that the leader's answer arrives before this call's own deadline.
+        # Wait for half of the remaining time at most, so that the leader answers before this call times out.
         wait_ms = min(FETCH_MAX_WAIT_MS, int(timeout_s * 500))
         request = FetchRequest(
             wanted.topic_id,
@@ -278,7 +279,7 @@ class RangeFetcher:
             if len(payload) and self.next_offset == before:
                 raise CorruptBatch("it is not whole")
         except RaylogError as error:
-            if not found:  # good batches come first; the next fetch meets the damage again
+            if not found:  # return good batches first; the next fetch meets the damage again
                 raise corrupt(wanted.topic_partition, self.next_offset, error) from error
         if self.next_offset > before:
             self._bytes_an_offset = len(payload) / (self.next_offset - before)
@@ -287,11 +288,14 @@ class RangeFetcher:
         return found
 
     async def _skip(self, deadline_s: float) -> bool:
-        """Move to the next batch that may have records within the times, as its leader knows; whether to look again."""
+        """Move to the next batch that may have records within the time bounds, by a query to the leader.
+
+        Returns whether to query again, or the range is at its end; False = fetch now.
+        """
         times, wanted = self._times, self.wanted
         connection, timeout_s = await self._connection(deadline_s)
         if times is None or near_machine(connection, wants_near=self._reads_near) is not None:
-            self._skips = False  # batches in files are looked at here
+            self._skips = False  # batches in files are skipped when they are read
             return False
         request = FindTimesRequest(
             wanted.topic_id,
@@ -304,7 +308,7 @@ class RangeFetcher:
         )
         try:
             reply, _ = await call(connection, FIND_TIMES, request, timeout_s=timeout_s)
-        except InvalidRequest:  # a leader of an earlier release: it sends everything
+        except InvalidRequest:  # a leader of an earlier release does not know the request: read everything
             self._skips, self._times = False, None
             return False
         has_moved = reply.next_offset > self.next_offset
@@ -314,12 +318,12 @@ class RangeFetcher:
         return self._skips or self.next_offset >= wanted.end
 
     def _fetch_all(self) -> None:
-        """Read no files from here on."""
+        """Stop reading files: fetch everything from the leader from here on."""
         self._reads_near = False
         self._skips = self._times is not None
 
     def _note_last(self, payload: memoryview, batch: FetchedBatch) -> None:
-        """Choose what follows a fetch: another look by the leader if its last batch is outside the times, or more."""
+        """After a fetch: query the leader again if the last batch is outside the time bounds; else fetch more."""
         times, header = self._times, batch.header
         if times is None:
             return
@@ -329,16 +333,16 @@ class RangeFetcher:
         self._most_bytes = min(self._max_bytes, 2 * self._most_bytes)
 
     def _bytes_wanted(self) -> int:
-        """The bytes of the next fetch: a leader does not know the end of the range, and would send what lies behind."""
+        """The bytes of the next fetch: estimated, so that the leader sends little after the end of the range."""
         left = self.wanted.end - self.next_offset
         return min(self._most_bytes, int(left * self._bytes_an_offset * 1.1) + FETCH_MIN_BYTES)
 
     def near(self, most_bytes: int = 1) -> list[FetchedBatch]:
-        """The next batches of the files that the leader named: one read, or reads until there are `most_bytes`.
+        """The next batches from the files that the leader named: of one read, or of reads up to `most_bytes`.
 
-        An empty list: go on with `next`. May wait for a disk, so it is not for the event loop; no `next` may be under
-        way meanwhile. Batches that are used in the thread that reads them are still in the processor's cache, and no
-        other thread has to be waited for.
+        [] = go on with `next`. It may block on a disk, so it is not for the event loop; `next` must not run meanwhile.
+        Call it in the thread that uses the batches: they are still in the processor's cache then, and no other thread
+        has to be waited for.
         """
         had_places = bool(self._places)
         found: list[FetchedBatch] = []
@@ -395,13 +399,13 @@ class RangeFetcher:
         found = self._cluster.metadata.partition(wanted.topic, wanted.partition)
         if found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {wanted.topic_partition} has no leader at the moment.")
-        # A broker may be behind: do not return to an epoch that is known to be over.
+        # A broker's metadata may be stale: do not go back to an older leader epoch.
         if found.leader_epoch < self._leader_epoch:
             raise LeaderNotAvailable(f"The brokers do not know the newest leader of {wanted.topic_partition} yet.")
         self._leader, self._leader_epoch = found.endpoint, found.leader_epoch
 
     def _is_loss(self, error: RaylogError, began_s: float) -> bool:
-        """Whether the wanted data no longer exists, as opposed to being elsewhere."""
+        """Whether the data no longer exists, and has not just moved to another leader."""
         if isinstance(error, OffsetOutOfRange):
             return True
         known_id = None if self._cluster is None else self._cluster.metadata.topic(self.wanted.topic)
@@ -410,7 +414,7 @@ class RangeFetcher:
         return isinstance(error, UnknownTopicOrPartition) and self._now_s() - began_s > TOPIC_GRACE_S
 
     def _accepted(self, error: RaylogError) -> RaylogError:
-        """The loss, if it may be skipped; raises it otherwise."""
+        """The error of a loss that may be skipped; with `fail_on_data_loss` raises it instead."""
         wanted, at = self.wanted, self.next_offset
         if self._fail_on_data_loss:
             raise type(error)(
@@ -421,7 +425,7 @@ class RangeFetcher:
         return error
 
     def _pass_over(self, error: RaylogError, next_offset: int) -> None:
-        """Move behind the lost offsets."""
+        """Move past lost offsets, with a warning."""
         at, self.next_offset = self.next_offset, min(next_offset, self.wanted.end)
         lost = f"Offsets {at} to {self.next_offset - 1} of {self.wanted.topic_partition} are lost"
         logger.warning("%s: %s", lost, error.message)

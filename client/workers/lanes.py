@@ -1,9 +1,9 @@
-"""Lanes: which records are handled one after the other, and which at the same time.
+"""Lanes: decide which records are handled one after another, and which at the same time.
 
-A lane is a queue that one worker at a time works on. A key has one lane while any of its records is not finished, so
-its records are handled in their order, one at a time; a key that is new gets a lane without work, if there is one.
-There are more lanes than workers, so a slow key delays few others, and far fewer lanes than records, so that a worker
-takes several records at once. Owned by `pool.py`, under its lock. Pure.
+A lane is a queue that one worker at a time works on. A key stays in one lane while any of its records is unfinished, so
+its records are handled in order, one at a time. A new key gets a lane without work, if there is one. There are more
+lanes than workers, so that a slow key delays few others, and far fewer lanes than records, so that a worker takes
+several records at once. Owned by `pool.py`, under its lock. Pure.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ class Order(Enum):
     """Which records are handled in the order of their offsets."""
 
     KEY = "key"
-    """Those with the same key. Records without key have no order."""
+    """Records with the same key. Records without a key have no order."""
     PARTITION = "partition"
-    """Those of the same partition: at most one worker for each."""
+    """Records of the same partition, which at most one worker handles at a time."""
     NONE = "none"
-    """None."""
+    """No records."""
 
 
 class Lane:
-    """A queue of chunks, handled one after the other."""
+    """A queue of chunks, which are handled one after another."""
 
     __slots__ = ("chunks", "is_idle", "is_ready", "keys")
 
     def __init__(self) -> None:
         self.chunks: deque[Chunk] = deque()
         self.is_ready = False
-        """A worker has it, or will take it; so `chunks` is not empty."""
+        """Whether a worker has it or will take it; if so, `chunks` is not empty."""
         self.is_idle = True
-        """It is in `Lanes._idle`."""
+        """Whether it is in `Lanes._idle`."""
         self.keys: list[Any] = []
-        """The keys that have this lane."""
+        """The keys that are in this lane."""
 
 
 class Lanes:
@@ -61,7 +61,7 @@ class Lanes:
     def place(self, partition: TopicPartition, records: Sequence[Record]) -> tuple[list[Chunk], list[Lane]]:
         """Queue the records of a partition, in the order of their offsets.
 
-        Returns the chunks that they became, and the lanes that now have work and had none: each is for one worker.
+        Returns the chunks that they make, and the lanes that had no work before: each has to be given to a worker.
         """
         parts = self._parts(partition, records)
         chunks: list[Chunk] = []
@@ -76,7 +76,7 @@ class Lanes:
         return chunks, ready
 
     def chunk_ended(self, lane: Lane) -> bool:
-        """The first chunk of a lane is done with; whether the lane has another, and so stays ready."""
+        """Remove the first chunk of a lane, which a worker has ended; return whether the lane has another one."""
         lane.chunks.popleft()
         if lane.chunks:
             return True
@@ -102,7 +102,7 @@ class Lanes:
                 try:
                     found = known.get(key)
                     lane = self._lane_of_key(key, partition) if found is None else found
-                except TypeError:  # a deserialized key without a hash: all such of a partition are in one order
+                except TypeError:  # an unhashable deserialized key: all such keys of a partition share an order
                     lane = self._lane_of_key(_Whole(partition))
             part = parts.get(lane)
             if part is None:
@@ -112,8 +112,8 @@ class Lanes:
         return parts
 
     def _lane_of_key(self, key: Any, partition: TopicPartition | None = None) -> Lane:
-        """The lane of a key; a new key gets one."""
-        if partition is not None and key != key:  # not a number is not equal to itself, and would never be found again
+        """The lane of a key; chosen now for a new key."""
+        if partition is not None and key != key:  # NaN is not equal to itself, and would never be found again
             key = _Whole(partition)
         lane = self._lane_of.get(key)
         if lane is None:
@@ -135,7 +135,7 @@ class Lanes:
 
 
 class _Whole(tuple[str, int]):
-    """A partition in the place of a key; equal to no key of a user."""
+    """A partition that is used as a key; it is not equal to any user's key."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""What of each partition is finished: the offset that may be committed while records are handled out of order.
+"""Computes the offsets that may be committed while the records of partitions are handled out of order.
 
-Records are handed out in *spans*, the records of a partition that one poll returned; a span is cut into *chunks*, one
-for each lane that its records go to. A chunk is handled in its order, so one number says how far it is. Owned by
-`pool.py`; a worker changes `Chunk.done` of the chunk it handles, all else is changed under the pool's lock. Pure.
+The records of a partition that one poll returned are a *span*. It is cut into *chunks*, one for each lane that gets
+records of it. A chunk is handled in order, so one number says how far it is. Owned by `pool.py`. A worker changes
+`Chunk.done` of the chunk that it handles; all else is changed under the pool's lock. Pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from raylog.core.ids import TopicPartition
 
 
 class Chunk:
-    """Consecutive records of one lane, of one partition, in the order of their offsets."""
+    """The records of one span that go to one lane, in the order of their offsets."""
 
     __slots__ = ("done", "is_active", "is_dropped", "partition", "records", "span")
 
@@ -27,7 +27,7 @@ class Chunk:
         self.is_active = False
         """Whether a worker handles it now."""
         self.is_dropped = False
-        """No further record of it is handled."""
+        """Whether no further records of it are to be handled."""
         self.span: Span | None = None
 
     @property
@@ -44,18 +44,18 @@ class Span:
     def __init__(self, chunks: Sequence[Chunk], after: int) -> None:
         self.chunks = chunks
         self.after = after
-        """The consumer's position behind them."""
+        """The consumer's position after them."""
         self.unfinished = len(chunks)
-        """Chunks that are not finished; at 0 the span is."""
+        """How many chunks are not finished; 0 = the span is finished."""
 
     @property
     def finished_to(self) -> int:
-        """Every record of the span below this offset is finished, and no smaller offset would do."""
+        """The offset of the span's first unfinished record; `after` if there is none."""
         if not self.unfinished:
             return self.after
         unfinished = []
         for chunk in self.chunks:
-            done = chunk.done  # once: a worker counts on
+            done = chunk.done  # read once: a worker may be incrementing it
             if done < len(chunk.records):
                 unfinished.append(chunk.records[done].offset)
         return min(unfinished, default=self.after)
@@ -67,24 +67,24 @@ class Ledger:
     def __init__(self) -> None:
         self._spans: dict[TopicPartition, deque[Span]] = {}
         self._finished_to: dict[TopicPartition, int] = {}
-        """Behind the last span that was finished with all before it."""
+        """By partition the end of the finished spans that were removed from the front of `_spans`."""
         self._committed: dict[TopicPartition, int] = {}
 
     def add(self, partition: TopicPartition, chunks: Sequence[Chunk], after: int) -> None:
-        """Record what was handed out; `after` is the consumer's position behind it."""
+        """Add a span; `after`: the consumer's position after it."""
         span = Span(chunks, after)
         for chunk in chunks:
             chunk.span = span
         self._spans.setdefault(partition, deque()).append(span)
 
     def chunk_ended(self, chunk: Chunk) -> None:
-        """A worker will not return to this chunk."""
+        """A worker has ended its work on a chunk; if all records are finished, it counts as finished."""
         if chunk.is_finished and chunk.span is not None:
             chunk.span.unfinished -= 1
             chunk.span = None
 
     def finished_to(self, partition: TopicPartition) -> int | None:
-        """Every record below this offset is finished; None when nothing was handed out."""
+        """The offset below which all records are finished; None = the partition has no spans."""
         spans = self._spans.get(partition)
         while spans and not spans[0].unfinished:
             self._finished_to[partition] = spans.popleft().after
@@ -93,22 +93,22 @@ class Ledger:
         return self._finished_to.get(partition)
 
     def committable(self) -> dict[TopicPartition, int]:
-        """The offsets that are finished and not recorded as committed."""
+        """By partition the finished offset, if it is not committed yet."""
         found = {partition: self.finished_to(partition) for partition in self._spans}
         return {at: offset for at, offset in found.items() if offset is not None and offset != self._committed.get(at)}
 
     def committed(self, offsets: dict[TopicPartition, int]) -> None:
-        """These offsets are committed, or their commit is under way."""
+        """Note that these offsets are committed, or their commit is in flight."""
         self._committed |= {at: offset for at, offset in offsets.items() if at in self._spans}
 
     def not_committed(self, offsets: dict[TopicPartition, int]) -> None:
-        """The commit of these offsets has failed: they are committable again."""
+        """Note that the commit of these offsets has failed: they are committable again."""
         for at, offset in offsets.items():
             if self._committed.get(at) == offset:
                 del self._committed[at]
 
     def chunks(self, partitions: Iterable[TopicPartition] | None = None) -> list[Chunk]:
-        """The chunks of these partitions that are not finished; of all without an argument."""
+        """The unfinished chunks of these partitions (None = of all)."""
         wanted = list(self._spans) if partitions is None else partitions
         return [
             chunk
@@ -119,7 +119,7 @@ class Ledger:
         ]
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """These partitions are not the consumer's any more; without an argument, none is."""
+        """Drop these partitions (None = all), which the consumer no longer has."""
         for partition in list(self._spans) if partitions is None else partitions:
             self._spans.pop(partition, None)
             self._finished_to.pop(partition, None)

@@ -1,8 +1,8 @@
-"""`WorkerPool`: one consumer, many threads that handle its records; commits only behind finished work.
+"""`WorkerPool`: handles the records of one consumer in many threads; commits only offsets of finished records.
 
-The thread that calls `run()` polls, hands records out and commits; workers only handle. So the consumer is used by one
-thread, polls go on while handlers are slow, and a member stays in its group. May touch: threads, the clock, the
-consumer.
+The thread that calls `run()` polls, hands records to workers and commits; workers only call handlers. So only one
+thread uses the consumer, and it goes on polling while handlers are slow, which keeps the member in its group. May
+touch: threads, the clock, the consumer.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ Handler = Callable[[Record], object]
 OnError = Callable[[Record, Exception], object]
 
 POLL_S = 0.1
-"""How long a poll waits for records at most: after this a failed handler, or `stop()`, is seen."""
+"""The longest wait of a poll for records, after which a failed handler or `stop()` is noticed."""
 LEAST_ROOM_SHARE = 4
-"""Records are polled when at least this part of `max_in_flight` is free: few large polls cost less than many small."""
+"""Records are polled when at least 1/4 of `max_in_flight` is free: few large polls cost less than many small ones."""
 LONGEST_BACKOFF_S = 30.0
 
 
 class WorkerPool(NotPickled):
-    """Handles the records of one consumer in several threads, with order for each key. For one `run()` at a time.
+    """Handles the records of one consumer in several threads, in order for each key. One `run()` at a time.
 
-    `handler(record)` is called in a worker's thread; what it returns is ignored. With ``order="key"`` records with the
-    same key are handled one at a time, in the order of their offsets; with "partition" those of a partition; with
-    "none" no order is kept. Records without key have no order among each other.
+    `handler(record)` is called in a worker's thread; its result is ignored. With ``order="key"`` records with the same
+    key are handled one at a time, in the order of their offsets; with "partition" all records of a partition; with
+    "none" no order is kept. Records without a key have no order among each other.
 
-    An offset is committed when every record below it is finished, so after a crash no record is left out; records that
-    were finished out of order, or since the last commit, are handled again. When partitions are given back to the
-    group, the pool handles what it has of them for up to `drain_timeout` seconds, waits for the handlers that run, and
-    commits, before another member gets them: no two members handle the same key at the same time.
+    An offset is committed when all records below it are finished, so no record is lost in a crash. Records that were
+    finished out of order, or since the last commit, are handled again then. When partitions are revoked, the pool
+    handles its records of them for up to `drain_timeout` seconds, waits for running handlers, and commits, before
+    another member gets them: no two members handle the same key at the same time.
 
-    A handler that raises is repeated `retries` times, after pauses that double from `retry_backoff_ms` to 30 s; its
-    lane waits. Then `on_error(record, error)` is called in the same thread: the record counts as finished when it
-    returns. Without it, or when it raises, the pool ends, and `run()` raises HandlerFailed.
+    If a handler raises, it is called again up to `retries` times, after pauses that double from `retry_backoff_ms` to
+    30 s; later records of the key wait. Then `on_error(record, error)` is called in the same thread; if it returns, the
+    record counts as finished. Without it, or if it raises, the pool ends, and `run()` raises HandlerFailed.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class WorkerPool(NotPickled):
         on_error: OnError | None = None,
         drain_timeout: float = 5.0,
     ) -> None:
-        """`max_in_flight`: records that are handed out and not finished, at most; `drain_timeout` in seconds.
+        """`max_in_flight`: the most records that are polled and not finished; `drain_timeout` in seconds.
 
-        Raises InvalidConfig for a consumer that commits by itself, and for values that make no sense.
+        Raises InvalidConfig for a consumer with automatic commits, and for invalid values.
         """
         _check(consumer, handler, workers, max_in_flight, retries)
         orders = {each.value: each for each in Order}
@@ -84,9 +84,9 @@ class WorkerPool(NotPickled):
         self._retry_backoff_s = retry_backoff_ms / 1000
         self._drain_s = drain_timeout
         self._order = orders[order]
-        self._lock = threading.RLock()  # a signal handler may look at the metrics amid a step of its own thread
+        self._lock = threading.RLock()  # reentrant: a signal handler may call metrics() while its thread holds it
         self._progress = Signal()
-        """Set when a chunk has ended; the thread of `run` waits for it."""
+        """Set when a chunk has ended, for the thread of `run`."""
         self._ready: SimpleQueue[Lane | None] = SimpleQueue()
         self._lanes = Lanes(workers, self._order)
         self._ledger = Ledger()
@@ -99,13 +99,13 @@ class WorkerPool(NotPickled):
         self._next_commit_s = 0.0
 
     def run(self, timeout: float | None = None, *, idle_timeout: float | None = None) -> None:
-        """Poll and handle records until `stop()`, or for `timeout` seconds, or until none came for `idle_timeout`.
+        """Poll and handle records until `stop()`, for `timeout` seconds, or until none came for `idle_timeout` seconds.
 
-        No time is idle while handlers run, or before the consumer is a member of its group.
+        Time with running handlers, or before the consumer is a member of its group, does not count as idle.
 
-        At its end it waits for the handlers that run, commits, and moves the consumer's positions back to the first
-        record that is not finished: nothing is left out by whatever reads next. Raises HandlerFailed, and what `poll`
-        raises; after RecordDeserializationFailed, for example, `seek()` behind the record and call it again.
+        At the end it waits for running handlers, commits, and moves the consumer's positions back to the first
+        unfinished records, so that the next read misses nothing. Raises HandlerFailed, and as `poll`; after
+        RecordDeserializationFailed, for example, `seek()` past the record and call it again.
         """
         turn = self._turn
         try:
@@ -133,19 +133,19 @@ class WorkerPool(NotPickled):
                 self._end()
             finally:
                 listener.before = None
-                ready.put(None)  # one for all: Ctrl-C may come behind it, and no worker waits for good
-                for thread in threads:  # idle by now, but for a handler that hangs
-                    if thread.ident is not None:  # else Ctrl-C came before it was started
+                ready.put(None)  # one for all workers, each puts it back: Ctrl-C after it does no harm
+                for thread in threads:  # they are idle now, unless a handler hangs
+                    if thread.ident is not None:  # None if Ctrl-C came before its start
                         thread.join(0.1 if self._active else 5)
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Let `run()` end: no further record is handled. From any thread, also from a handler."""
+        """Have `run()` end; no further records are handled. From any thread, even from a handler."""
         self._is_stopping = True
 
     def metrics(self) -> dict[str, float]:
-        """Counts since the pool was made: records handled, failed, repeated; records in flight, and busy workers."""
+        """Records handled, failed and retried since the pool was made; records in flight and busy workers now."""
         with self._lock:
             return {
                 "records-handled-total": self._handled,
@@ -180,12 +180,12 @@ class WorkerPool(NotPickled):
             room = self._max_in_flight - self._in_flight
             if room * LEAST_ROOM_SHARE < self._max_in_flight:
                 if not self._has_room():
-                    consumer.poll(0, max_records=0)  # a rebalance goes on meanwhile, and the member is alive
+                    consumer.poll(0, max_records=0)  # advances a rebalance, and keeps the member in the group
                 continue
             try:
                 found = consumer.poll(POLL_S * 1000, max_records=room)
             except RaylogError:
-                # The records before the one that cannot be read: the user may seek behind it.
+                # Finish the records before the one that cannot be read: the user may seek past it.
                 self._wait_until_finished(consumer.assignment(), consumer.config.max_poll_interval_ms / 1000)
                 raise
             states = consumer._engine.assignment.states
@@ -196,7 +196,7 @@ class WorkerPool(NotPickled):
                 last_s = time.monotonic()
 
     def _has_joined(self) -> bool:
-        """Whether the consumer is a member of its group, if it has one; a member may have no partition."""
+        """Whether the consumer is a member of its group, if it has one; even a member without partitions."""
         group = self._consumer._engine.group
         return group is None or group.may_commit
 
@@ -209,7 +209,7 @@ class WorkerPool(NotPickled):
             self._ready.put(lane)
 
     def _has_room(self) -> bool:
-        """Wait for a moment until enough is finished."""
+        """Wait, for at most `POLL_S`, until enough records are finished to poll again; return whether they are."""
         deadline_s = time.monotonic() + POLL_S
         while True:
             self._progress.clear()
@@ -257,10 +257,10 @@ class WorkerPool(NotPickled):
         except RaylogError as error:
             logger.warning("Finished offsets were not committed; their records are handled again: %s", error)
 
-    # Partitions that are given back, and the end
+    # Revoked partitions, and the end
 
     def _before_listener(self, call: ListenerCall) -> None:
-        """End the work on partitions that are given back; what is lost belongs to others, and is not committed."""
+        """End the work on revoked or lost partitions. Nothing is committed for lost ones, which others may have."""
         if call.kind == "assigned":
             return
         if call.kind == "revoked":
@@ -281,11 +281,12 @@ class WorkerPool(NotPickled):
             left_s = deadline_s - time.monotonic()
             if is_finished or left_s <= 0:
                 return
-            self._progress.wait(min(left_s, POLL_S))  # `stop` does not wake it: it may come from a signal handler
+            self._progress.wait(min(left_s, POLL_S))  # `stop` does not wake it, since a signal handler may call it
 
     def _drop(self, partitions: Iterable[TopicPartition] | None) -> None:
-        """Handle nothing more of these partitions, and wait for the handlers that run."""
-        # As long as a member may be silent: another member would handle the same keys at the same time.
+        """Handle no further records of these partitions (None = all), and wait for running handlers."""
+        # For as long as a member may go without a poll: if this gave up earlier, another member would handle the same
+        # keys at the same time.
         limit_s = self._consumer.config.max_poll_interval_ms / 1000
         deadline_s = time.monotonic() + limit_s
         with self._lock:
@@ -317,7 +318,7 @@ class WorkerPool(NotPickled):
             if offset is not None and state is not None and state.position is not None and offset < state.position:
                 try:
                     consumer.seek(partition, offset)
-                except RaylogError as error:  # the group has taken it meanwhile, or the consumer is closed
+                except RaylogError as error:  # the partition was revoked meanwhile, or the consumer is closed
                     logger.warning("The position of %s was not moved back: %s", partition, error)
 
     # The workers' threads
@@ -334,10 +335,10 @@ class WorkerPool(NotPickled):
                 chunk.is_active = True
                 self._active += 1
             try:
-                # A failed record stops all: the next of its key, perhaps in this lane, may not be handled before it.
+                # A failed record stops everything: the next one of its key, perhaps in this lane, must not be handled.
                 if not chunk.is_dropped and not self._is_stopping:
                     self._handle(chunk)
-            except BaseException as error:  # SystemExit of a handler, too: the pool must not go on without its record
+            except BaseException as error:  # even SystemExit of a handler: the pool must not go on without the record
                 self._fail(chunk, error)
             with self._lock:
                 chunk.is_active = False
@@ -348,7 +349,7 @@ class WorkerPool(NotPickled):
                 self._handled += chunk.done
                 ledger.chunk_ended(chunk)
                 if lanes.chunk_ended(lane):
-                    ready.put(lane)  # behind the others: no lane waits for long
+                    ready.put(lane)  # after the other lanes, so that none waits for long
             self._progress.set()
 
     def _handle(self, chunk: Chunk) -> None:
@@ -358,13 +359,13 @@ class WorkerPool(NotPickled):
                 return
             try:
                 handler(record)
-            except Exception as error:  # any error of the user's handler: it is repeated, or named
+            except Exception as error:  # the user's handler may raise anything: retry, or report it
                 if not self._handle_again(chunk, record, error):
                     return
             chunk.done += 1
 
     def _handle_again(self, chunk: Chunk, record: Record, error: Exception) -> bool:
-        """Repeat a handler that has raised; False when the pool stops before it succeeds."""
+        """Retry a handler that raised, then call `on_error`; False = the pool stops before that. Raises the error."""
         pause_s = self._retry_backoff_s
         for _ in range(self._retries):
             if self._wait_while_wanted(chunk, pause_s):
@@ -386,7 +387,7 @@ class WorkerPool(NotPickled):
         return True
 
     def _wait_while_wanted(self, chunk: Chunk, pause_s: float) -> bool:
-        """Wait; True as soon as the record is not to be handled any more."""
+        """Wait for a pause; return True as soon as the record need not be handled any more."""
         deadline_s = time.monotonic() + pause_s
         while not chunk.is_dropped:
             left_s = deadline_s - time.monotonic()

@@ -1,8 +1,8 @@
 """A consumer's session in a group of the consumer protocol (KIP-848): heartbeats that carry the assignment.
 
-`consumer_membership.py` decides, this module sends requests. One heartbeat is under way at all times: the coordinator
-holds its answer back until there is news. What the assignment takes away is committed, given to the listener and
-dropped inside poll(), while records of all other partitions are returned; then the next heartbeat confirms it. Owned by
+`consumer_membership.py` decides, this module sends requests. One heartbeat is in flight at all times: the coordinator
+answers when there is news. For partitions that the assignment revokes, poll() commits, calls the listener and drops
+them, while records of all other partitions are returned; then the next heartbeat confirms the revocation. Owned by
 `engine.py`, on its loop. May touch: the network, the loop's clock.
 """
 
@@ -32,13 +32,13 @@ from raylog.protocol.groups import (
 logger = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_S = 0.005
-"""Least time between two heartbeats."""
+"""The least pause between two heartbeats."""
 RELEASE_EXTRA_S = 5.0
-"""How long after a session timeout an instance id that is still held counts as used twice."""
+"""An instance id that another member still holds so long after the session timeout is in use twice: an error."""
 
 
 def new_membership(group: str, config: ConsumerConfig) -> ConsumerMembership:
-    """A member that has not joined yet, under an id of its own."""
+    """A member that has not joined yet, with a new member id."""
     return ConsumerMembership(
         group,
         member_id=f"{config.client_id}-{secrets.token_hex(8)}",
@@ -52,7 +52,7 @@ def new_membership(group: str, config: ConsumerConfig) -> ConsumerMembership:
 
 
 class ConsumerSession(PollTurns[ConsumerMembership]):
-    """Drives one member. `turn()` makes all progress possible without a wait; the heartbeats call `notify` for more."""
+    """Drives one member. `turn()` does all that needs no waiting; heartbeats call `notify` when there is more to do."""
 
     def __init__(
         self,
@@ -65,9 +65,9 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         on_assignment: Callable[[], None],
         notify: Callable[[], None],
     ) -> None:
-        """`commit_positions` takes the positions when called, and is awaited before partitions are revoked.
+        """`commit_positions` reads the positions when it is called, and is awaited before partitions are revoked.
 
-        None without automatic commits.
+        None = no automatic commits.
         """
         super().__init__()
         self._cluster = cluster
@@ -87,17 +87,17 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
 
     @property
     def is_steady(self) -> bool:
-        """Whether records may be returned: no call of the listener is due."""
+        """Whether records may be returned: no listener call is due."""
         return self._handover.is_done or self._handover.is_committing
 
     @property
     def may_commit(self) -> bool:
-        """Whether positions may be committed in the background: this is a member."""
+        """Whether positions may be committed in the background: this consumer is a member."""
         return self.membership.is_stable
 
     @property
     def needs_turn(self) -> bool:
-        """Whether `turn` has work that poll() may not outrun."""
+        """Whether `turn` has to be called before records are returned."""
         if self._error is not None or self.membership.fenced is not None:
             return True
         if self._handover.is_done:
@@ -107,16 +107,16 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
     # Called inside poll()
 
     def listener_called(self) -> None:
-        """The listener call was made; the change continues."""
+        """The listener was called: continue the change of the assignment."""
         self._handover.called()
 
     def rejoin(self, reason: str) -> None:
-        """The subscription was changed: the next heartbeat, which is sent at once, carries it."""
+        """The subscription was changed: send it with a heartbeat at once."""
         logger.debug("Group %s: %s", self.membership.group, reason)
         self._wake.set()
 
     def _advanced(self) -> bool:
-        """Do the next step that needs no wait; False when there is none."""
+        """Do the next step that needs no waiting; False if there is none."""
         member = self.membership
         if not self._handover.is_done:
             return self._handover.advance()
@@ -133,7 +133,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
     # Heartbeats and leaving
 
     async def _beat(self) -> None:
-        """Send one heartbeat after another, to the end of the session."""
+        """Send one heartbeat after another, until the session ends."""
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
         while True:
             try:
@@ -141,7 +141,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
                     backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
                     await asyncio.sleep(SHORTEST_PAUSE_S)
                     continue
-            except Exception as failure:  # of the look-up of topics, or unknown: a heart that ended would be silent
+            except Exception as failure:  # any error: this task must not end, or no heartbeat is sent
                 if not isinstance(failure, RaylogError):
                     logger.exception("A heartbeat in group %s failed.", self.membership.group)
                 self._error = as_raylog_error(failure)
@@ -149,11 +149,12 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
             await asyncio.sleep(backoff.next_s())
 
     async def _beat_once(self) -> bool:
-        """Send a heartbeat when there is reason to; False: it failed, and the next one is to wait."""
+        """Send a heartbeat and wait for its answer or for something new to send; False = pause before the next one."""
         member = self.membership
         await self._leave_if_silent()
         is_refused = self._error is not None and member.epoch == JOIN_EPOCH
-        # poll() first has to give up what is lost, and to raise the error of a join, perhaps for another protocol.
+        # First poll() has to give up lost partitions, or to raise the error of a join (after which the session may be
+        # replaced by one of the classic protocol).
         if member.lost or member.fenced is not None or is_refused:
             await self._woken(self._config.heartbeat_interval_ms / 1000)
             return True
@@ -192,7 +193,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
             wake.cancel()
 
     def _failed(self, error: RaylogError, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Handle the error of a heartbeat; whether the next one may follow at once."""
+        """Handle the error of a heartbeat; return whether the next one may follow at once."""
         member = self.membership
         reaction = member.failed(Call.HEARTBEAT, error, generation=request.member_epoch)
         if isinstance(error, UnreleasedInstanceId):
@@ -208,7 +209,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
         return reaction.rejoin
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatReply:
-        """Send a heartbeat; one whose answer is late must leave time for another within the session timeout."""
+        """Send a heartbeat. Its timeout leaves time for another heartbeat within the session timeout."""
         late_s = min(self._request_s, max(1.0, self._config.session_timeout_ms / 3000))
         timeout_s = request.max_wait_ms / 1000 + late_s
         try:
@@ -217,11 +218,11 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
             )
         except RaylogError:
             raise
-        except Exception as failure:  # any error: without a next heartbeat the member would be removed
+        except Exception as failure:  # any error: if no next heartbeat were sent, the member would be removed
             raise as_raylog_error(failure) from failure
 
     async def _leave_if_silent(self) -> None:
-        """Leave the group when the user has stopped polling."""
+        """Leave the group when poll() was not called for longer than max_poll_interval_ms."""
         silent_s = self._now_s() - self.last_poll_s
         is_member = self.membership.is_stable and not self.is_polling
         if is_member and silent_s * 1000 > self._config.max_poll_interval_ms:
@@ -229,7 +230,10 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
             self._notify()
 
     async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
-        """Send the last heartbeat, so that the other members need not wait for the session timeout."""
+        """Leave with a last heartbeat, so that the other members need not wait for the session timeout.
+
+        `lost`: the partitions have still to be given up, as lost ones.
+        """
         member = self.membership
         request = member.leave_request()
         member.lose(reason)

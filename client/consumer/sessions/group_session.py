@@ -1,10 +1,10 @@
-"""A consumer's group session: heartbeats, rebalances step by step, leaving. Owned by `engine.py`, on its loop.
+"""A consumer's session in a group of the classic protocol: heartbeats, rebalances step by step, leaving.
 
 `membership.py` decides, this module sends requests. A rebalance advances only inside poll(), because the listener has
-to be called and because records of a partition must not be returned after it is revoked; but the long waits (a join is
-parked until all members have come) are separate tasks, so that a poll() with a short timeout can end meanwhile. An
-eager member gives its partitions back and then joins; a cooperative one joins, reads on, and then gives back what it
-lost. May touch: the network, the loop's clock.
+to be called, and because records of a partition must not be returned after it is revoked. The long waits are separate
+tasks, so that a poll() with a short timeout can end meanwhile: the coordinator answers a join only when all members
+have joined. An eager member gives up its partitions and then joins; a cooperative one joins, reads on, and then gives
+up what it lost. Owned by `engine.py`, on its loop. May touch: the network, the loop's clock.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from raylog.protocol.method import Method, ReplyT, RequestT
 logger = logging.getLogger(__name__)
 
 JOIN_EXTRA_S = 5.0
-"""A join is parked for as long as the slowest member may take; this margin is for its answer."""
+"""Added to the rebalance timeout, for which the coordinator may hold a join back, as the limit for its answer."""
 FOLLOW_UP_S = 3.0
-"""For so long after a round a cooperative member expects the next one, in which it gets what others gave back ..."""
+"""For so long after a rebalance a cooperative member expects a second one, which assigns what others gave up ..."""
 FOLLOW_UP_BEAT_S = 0.25
-"""... and sends heartbeats as often as this, because it learns of the round by their answers."""
+"""... and sends heartbeats at this interval, because their answers announce the rebalance."""
 LEAVE_TIMEOUT_S = 2.0
 """Timeout for LeaveGroup; after it the coordinator's session timeout applies."""
 
 
 class Step(Enum):
-    """The step of a rebalance."""
+    """The steps of a rebalance, in order."""
 
     STEADY = "reading"
     GIVING_BACK = "what may not be kept is given back before the join"
@@ -52,7 +52,7 @@ class Step(Enum):
 
 
 class GroupSession(PollTurns[Membership]):
-    """Drives one member. `turn()` makes all progress possible without a wait; the tasks call `notify` for more."""
+    """Drives one member. `turn()` does all that needs no waiting; the tasks call `notify` when there is more to do."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class GroupSession(PollTurns[Membership]):
         on_assignment: Callable[[], None],
         notify: Callable[[], None],
     ) -> None:
-        """`commit_positions` is awaited before partitions are revoked; None without automatic commits."""
+        """`commit_positions` is awaited before partitions are revoked; None = no automatic commits."""
         super().__init__()
         self._cluster = cluster
         self._config = config
@@ -78,7 +78,7 @@ class GroupSession(PollTurns[Membership]):
         self._step = Step.STEADY
         self._work: asyncio.Task[tuple[TopicPartition, ...] | None] | None = None
         self._counts: dict[str, int] = {}
-        """Partitions by topic at the last assignment by this member as leader; 0 for a topic that does not exist."""
+        """Partition counts by topic when this member last assigned as the leader; 0 = the topic did not exist."""
         self._has_synced = asyncio.Event()
         self._follow_up_until_s = 0.0
         self._is_closed = False
@@ -86,14 +86,14 @@ class GroupSession(PollTurns[Membership]):
 
     @property
     def is_steady(self) -> bool:
-        """Whether records may be returned: no rebalance is in progress, or one that takes nothing away yet."""
+        """Whether records may be returned: no rebalance is in progress, or it has not revoked anything yet."""
         return self._step is Step.STEADY or (self._step is Step.JOINING and self.membership.is_cooperative)
 
     @property
     def may_commit(self) -> bool:
-        """Whether positions may be committed in the background: this member holds a generation.
+        """Whether positions may be committed in the background: this member has a generation.
 
-        A cooperative one does while it joins, until the round ends; a refused commit then costs nothing.
+        A cooperative member keeps its generation while it joins. If a commit is refused then, nothing is lost.
         """
         member = self.membership
         keeps = member.is_cooperative and member.is_joining
@@ -101,7 +101,7 @@ class GroupSession(PollTurns[Membership]):
 
     @property
     def needs_turn(self) -> bool:
-        """Whether `turn` has work, or waits for some that poll() may not outrun."""
+        """Whether `turn` has to be called before records are returned."""
         member = self.membership
         if self._error is not None or member.fenced is not None:
             return True
@@ -112,18 +112,18 @@ class GroupSession(PollTurns[Membership]):
     # Called inside poll()
 
     def listener_called(self) -> None:
-        """The listener call was made; the rebalance continues."""
+        """The listener was called: continue the rebalance."""
         self._handover.called()
         call = self._handover.call
         if call is not None and call.kind == "assigned":
-            self.membership.has_missed = False  # what it held is dropped: what it holds now it may commit
+            self.membership.has_missed = False  # its old partitions are dropped; it may commit the new ones
 
     def rejoin(self, reason: str) -> None:
         """Join again at the next turn, for instance because the subscription was changed."""
         self.membership.need_rejoin(reason)
 
     def _advanced(self) -> bool:
-        """Do the next step that needs no wait; False when there is none."""
+        """Do the next step that needs no waiting; False if there is none."""
         member = self.membership
         if self._step is Step.STEADY:
             if member.rejoin_reason is None:
@@ -148,7 +148,10 @@ class GroupSession(PollTurns[Membership]):
         self._work.add_done_callback(lambda _: self._notify())
 
     def _kept(self) -> list[TopicPartition]:
-        """What stays while this member joins: nothing of an eager one; of a cooperative one what it subscribes to."""
+        """The partitions to keep during a join: none for an eager member, those of subscribed topics for a cooperative.
+
+        A member that lost its partitions keeps none.
+        """
         member, topics = self.membership, self._assignment.topics
         if member.lost or not member.is_cooperative:
             return []
@@ -157,7 +160,7 @@ class GroupSession(PollTurns[Membership]):
         return kept
 
     def _joined(self) -> bool:
-        """Take the round's assignment up, if it has come."""
+        """Begin to apply the assignment of the rebalance, if it was received; False = still waiting for it."""
         member = self.membership
         if self._work is None or not self._work.done():
             return False
@@ -165,10 +168,10 @@ class GroupSession(PollTurns[Membership]):
         self._step = Step.STEADY  # a failed join starts again here
         try:
             partitions = work.result()
-        except asyncio.CancelledError:  # by a framework that cancels all tasks, not by `stop`
+        except asyncio.CancelledError:  # by a framework that cancels all tasks; `stop` does not get here
             member.need_rejoin("its last join was cancelled")
             return True
-        except Exception as failure:  # any error: without another join the member would wait without a limit
+        except Exception as failure:  # any error: without another join the member would wait in vain
             member.need_rejoin("its last join failed")
             if isinstance(failure, RaylogError):
                 raise
@@ -181,9 +184,10 @@ class GroupSession(PollTurns[Membership]):
     # Joining
 
     async def _join(self) -> tuple[TopicPartition, ...] | None:
-        """Join, assign if this member leads, sync; retried until it succeeds or only the user can resolve the error.
+        """Join, assign if this member is the leader, sync; retry until that succeeds, or an error needs the user.
 
-        None: the partitions that a cooperative member kept belong to others; they are given up before it joins again.
+        Returns the assignment; None = a cooperative member has lost the partitions that it kept, and has to give them
+        up before it joins again.
         """
         member = self.membership
         backoff = Backoff(self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
@@ -226,7 +230,7 @@ class GroupSession(PollTurns[Membership]):
         return await self._cluster.call_coordinator(self.membership.group, method, request, timeout_s=timeout_s)
 
     async def _check_assignment(self, subscriptions: Mapping[str, Subscription], counts: Mapping[str, int]) -> None:
-        """Whether partitions were added while a static leader was away, so that its old assignment lacks them."""
+        """Rebalance if the group's assignment lacks partitions that were added while a static leader was away."""
         member = self.membership
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
@@ -239,7 +243,7 @@ class GroupSession(PollTurns[Membership]):
             member.need_rejoin("partitions were added or removed while it was away")
 
     async def _partition_counts(self, subscriptions: Mapping[str, Subscription]) -> dict[str, int]:
-        """Current partitions of every topic that any member subscribes to; unknown topics are left out."""
+        """The current partition counts of all topics that members subscribe to; unknown topics are left out."""
         topics = {topic for each in subscriptions.values() for topic in each.topics}
         if not topics:
             return {}
@@ -250,7 +254,7 @@ class GroupSession(PollTurns[Membership]):
         return {topic: count for topic, count in self._counts.items() if count}
 
     def _topics_changed(self, changed: set[str]) -> None:
-        """Partitions were added, or a topic was created or deleted: the leader makes all members join again."""
+        """As the leader, start a rebalance when partitions were added, or a topic was created or deleted."""
         member = self.membership
         if self._is_closed:
             return
@@ -266,7 +270,7 @@ class GroupSession(PollTurns[Membership]):
     # Heartbeats and leaving
 
     async def _beat(self) -> None:
-        """Send heartbeats while a generation is held; leave the group when the user stops polling."""
+        """Send heartbeats while this member has a generation; leave the group when poll() is not called in time."""
         config, member = self._config, self.membership
         # A heartbeat that hangs must leave time for another one within the session timeout.
         timeout_s = min(self._request_s, max(config.heartbeat_interval_ms, config.session_timeout_ms / 3) / 1000)
@@ -290,7 +294,7 @@ class GroupSession(PollTurns[Membership]):
                 self._notify()
 
     async def _is_beat_due(self) -> bool:
-        """Wait for the next heartbeat; False when a round has ended meanwhile, after which it may be due earlier."""
+        """Wait until the next heartbeat is due; False = a rebalance ended meanwhile, and it may be due earlier now."""
         pause_s = self._config.heartbeat_interval_ms / 1000
         if self._now_s() < self._follow_up_until_s:
             pause_s = min(pause_s, FOLLOW_UP_BEAT_S)
@@ -303,7 +307,10 @@ class GroupSession(PollTurns[Membership]):
         return False
 
     async def leave(self, reason: str, *, lost: bool = False, timeout_s: float = LEAVE_TIMEOUT_S) -> None:
-        """Send LeaveGroup, so that the other members need not wait for the session timeout."""
+        """Send LeaveGroup, so that the other members need not wait for the session timeout.
+
+        `lost`: the partitions have still to be given up, as lost ones.
+        """
         member = self.membership
         request = member.leave_request()
         member.lose(reason, member_too=True)
@@ -316,7 +323,7 @@ class GroupSession(PollTurns[Membership]):
                 pass  # the session timeout has the same effect
 
     def stop(self) -> list[asyncio.Task[Any]]:
-        """End the tasks, from now on; returns those that end with the next turns of the loop."""
+        """Cancel the tasks; return those that have still to end."""
         self._is_closed = True
         tasks = super().stop()
         if self._work is not None and not self._work.done():
@@ -331,7 +338,7 @@ class GroupSession(PollTurns[Membership]):
             await asyncio.wait(tasks, timeout=1)
         work = self._work
         if work is not None and work.done() and not work.cancelled():
-            error = work.exception()  # the last turn is over: nothing else takes it
+            error = work.exception()  # no turn follows that would raise it
             if error is not None and not isinstance(error, RaylogError):
                 logger.error("The last request of group %s failed.", self.membership.group, exc_info=error)
 
@@ -344,9 +351,9 @@ class GroupSession(PollTurns[Membership]):
 
 
 async def look_up_topics(cluster: ClusterClient, group: str, topics: Sequence[str], timeout_s: float) -> None:
-    """Fetch the topics that a member subscribes to. Raises UnknownTopicOrPartition when none exists.
+    """Fetch the topics that a member subscribes to. Raises UnknownTopicOrPartition if none of them exists.
 
-    Otherwise a missing topic is left out, and added when it is created.
+    If only some are missing, a warning is logged; they are added when they are created.
     """
     answers = await outcomes(partial(cluster.topic, timeout_s=timeout_s), topics)
     missing = [answer for answer in answers if isinstance(answer, UnknownTopicOrPartition)]

@@ -1,8 +1,8 @@
-"""From the partitions that a member holds to those it shall hold, one call of the listener at a time.
+"""Changes a member's assignment to a target, one call of the rebalance listener at a time.
 
-What stays is not touched: its position and buffer are kept, and its fetches go on. What goes is committed, then the
-listener is called, then it is dropped; what comes is added, and the listener is called again. Used by sessions of
-groups, whatever protocol has decided on the target. Belongs to the engine's loop. May touch: what `commit` does.
+Partitions that stay keep their position and buffer, and fetches of them go on. For revoked partitions the positions are
+committed, then the listener is called, then they are dropped. New partitions are added, and the listener is called
+again. The sessions of both group protocols use it. Belongs to the engine's loop. May touch: what `commit` does.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ MemberT = TypeVar("MemberT", Membership, ConsumerMembership)
 
 
 class ListenerCall(NamedTuple):
-    """A pending listener call: `kind` is "revoked", "lost" (already assigned to others) or "assigned"."""
+    """A listener call that is due: `kind` is "revoked", "lost" (others may already have them) or "assigned"."""
 
     kind: str
     partitions: list[TopicPartition]
 
 
 class Handover:
-    """One change of an assignment after another. `begin`, then `advance` until `is_done`."""
+    """Makes one change of the assignment after another: `begin`, then `advance` until `is_done`."""
 
     def __init__(
         self,
@@ -42,11 +42,11 @@ class Handover:
         notify: Callable[[], None],
         reads_on: bool = False,
     ) -> None:
-        """`commit_positions` is awaited before partitions are revoked; None without automatic commits.
+        """`commit_positions` is awaited before partitions are revoked; None = no automatic commits.
 
-        `on_assignment` is called after each change, `notify` when `advance` can go on. `reads_on`: records of what
-        stays may be returned during the commit, because what goes is paused; `commit_positions` has to take the
-        positions when it is called.
+        `on_assignment` is called after each change, `notify` when `advance` can go on. `reads_on`: records of the
+        partitions that stay may be returned during the commit, while revoked ones are held back; for this
+        `commit_positions` has to read the positions at once, when it is called.
         """
         self._assignment = assignment
         self._commit_positions = commit_positions
@@ -57,21 +57,21 @@ class Handover:
         self._announces = self._is_lost = self._is_fresh = False
         self._commit: asyncio.Task[None] | None = None
         self.call: ListenerCall | None = None
-        """The call that has to be made before anything else."""
+        """The listener call that has to be made before anything else."""
 
     @property
     def is_done(self) -> bool:
-        """Whether the target of the last `begin` is in force, and no call is left."""
+        """Whether the last target is the assignment, and no listener call is due."""
         return self._target is None and self.call is None
 
     @property
     def is_committing(self) -> bool:
-        """Whether it waits for a commit alone, and records of what stays may be returned."""
+        """Whether it only waits for a commit, during which records may be returned (`reads_on`)."""
         return self._reads_on and self.call is None and self._commit is not None and not self._commit.done()
 
     @property
     def revoked(self) -> list[TopicPartition]:
-        """What is held, and not part of the target, or not kept in any case."""
+        """The assigned partitions that are not in the target; all of them with `is_fresh`."""
         target = frozenset(() if self._is_fresh else self._target or ())
         return [each for each in self._assignment.states if each not in target]
 
@@ -83,11 +83,11 @@ class Handover:
         is_fresh: bool = False,
         announces: bool = False,
     ) -> None:
-        """Change to these partitions.
+        """Begin to change the assignment to these partitions.
 
-        `is_lost`: what goes belongs to others already, and is not committed. `is_fresh`: so may what stays, which
-        begins at the committed offset again. `announces`: the listener learns what has come, even if that is nothing;
-        without it the target adds nothing.
+        `is_lost`: others may already have the revoked partitions, so nothing is committed for them. `is_fresh`: this
+        also holds for partitions that stay; they begin again at their committed offsets. `announces`: call the listener
+        with the new partitions, even if there are none; without it the target has no new ones.
         """
         self._target = list(dict.fromkeys(TopicPartition(*each) for each in target))
         self._is_lost, self._is_fresh, self._announces = is_lost or is_fresh, is_fresh, announces
@@ -101,7 +101,7 @@ class Handover:
             self._revoke()
 
     def advance(self) -> bool:
-        """Do the next step that needs no wait; False when there is none."""
+        """Do the next step that needs no waiting; False if there is none."""
         if self.call is not None or self._commit is None or not self._commit.done():
             return False
         self._commit = None
@@ -109,13 +109,13 @@ class Handover:
         return True
 
     def called(self) -> None:
-        """The listener call was made."""
+        """The listener was called: drop revoked partitions, and add new ones."""
         call, self.call = self.call, None
         if call is not None and call.kind != "assigned":
             self._change()
 
     def cancel(self) -> asyncio.Task[None] | None:
-        """The consumer ends: what is still to be committed is not. Returns the task, which then ends."""
+        """Cancel a commit in flight, because the consumer ends. Returns its task, which has still to end."""
         if self._commit is not None:
             self._commit.cancel()
         return self._commit
@@ -144,11 +144,11 @@ class Handover:
         try:
             await commit
         except RaylogError:
-            pass  # the records since the last commit are read again by the next owner, as at least once allows
+            pass  # at-least-once delivery: the next owner reads the records since the last commit again
 
 
 class PollTurns(ABC, Generic[MemberT]):
-    """What the sessions of both protocols do inside poll(): step after step, to the next call of the listener."""
+    """Base of both protocols' sessions: inside poll() it does step after step, up to the next listener call."""
 
     membership: MemberT
     _handover: Handover
@@ -161,7 +161,7 @@ class PollTurns(ABC, Generic[MemberT]):
         self.is_polling = False
 
     def turn(self) -> ListenerCall | None:
-        """Advance a change of the assignment. The caller makes the returned call, then calls `listener_called()`.
+        """Do all steps that need no waiting. The caller makes the returned listener call, then `listener_called()`.
 
         Raises errors that only the user can resolve: an unknown topic, a fenced instance id, no common assignor,
         another group protocol.
@@ -180,7 +180,7 @@ class PollTurns(ABC, Generic[MemberT]):
         return self._handover.call
 
     def stop(self) -> list[asyncio.Task[Any]]:
-        """End the tasks, from now on; returns those that end with the next turns of the loop."""
+        """Cancel the tasks; return those that have still to end."""
         commit = self._handover.cancel()
         tasks: list[asyncio.Task[Any]] = [] if commit is None else [commit]
         if self._heart is not None:
@@ -190,8 +190,8 @@ class PollTurns(ABC, Generic[MemberT]):
 
     @abstractmethod
     def _advanced(self) -> bool:
-        """Do the next step that needs no wait; False when there is none."""
+        """Do the next step that needs no waiting; False if there is none."""
 
     @abstractmethod
     async def _beat(self) -> None:
-        """Send heartbeats."""
+        """Send heartbeats, until it is cancelled."""

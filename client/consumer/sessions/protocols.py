@@ -1,9 +1,9 @@
-"""Which protocol of groups a consumer speaks, and its session in it (ADR 0076). Owned by `engine.py`, on its loop.
+"""Chooses a consumer's group protocol, and makes its session in it (ADR 0076). Owned by `engine.py`, on its loop.
 
-`group_protocol` decides where it is set. Where it is not, settings that one protocol alone has decide, and else the
-group: a member comes with the consumer protocol, and goes over to the classic one when the coordinator says that the
-group has classic members, or that it does not know the other one yet. It goes back the same way when the group did.
-Only a member that holds nothing changes over, inside poll(), before it has joined.
+`group_protocol` decides, if it is set. Otherwise a setting that only one protocol has decides, and otherwise the group:
+a member joins with the consumer protocol, and changes to the classic one when the coordinator says that the group has
+classic members, or that the coordinator does not know the consumer protocol yet. It changes back when the group did.
+A member changes the protocol only while it has no partitions, inside poll(), before it has joined.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ logger = logging.getLogger(__name__)
 Session = GroupSession | ConsumerSession
 
 CHANGES_MAX: Final = 5
-"""Changes of the protocol in a row, without having joined between them, before the error is raised."""
+"""After so many changes of the protocol without a successful join between them, the error is raised."""
 
 
 class SessionMaker:
-    """Makes the sessions of one consumer, each in the protocol that its configuration and its group have."""
+    """Makes the sessions of one consumer, in the protocol that its configuration or its group requires."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class SessionMaker:
         on_assignment: Callable[[], None],
         notify: Callable[[], None],
     ) -> None:
-        """`commit_positions` takes the positions when it is called, and stores them.
+        """`commit_positions` reads the positions at once when it is called, and commits them.
 
-        Raises InvalidConfig for an assignor that is not known, and for assignors without a protocol in common.
+        Raises InvalidConfig for an unknown assignor, and for assignors without a rebalance protocol in common.
         """
         self._cluster = cluster
         self._config = config
@@ -58,20 +58,20 @@ class SessionMaker:
 
     @property
     def is_free(self) -> bool:
-        """Whether the group decides on the protocol."""
+        """Whether the group decides on the protocol, because no setting does."""
         config = self._config
         settings = (config.group_protocol, config.partition_assignment_strategy, config.group_remote_assignor)
         return settings == (None, None, None)
 
     def first(self, group: str) -> Session:
-        """The session of a consumer that has just subscribed."""
+        """The first session of a consumer that has just subscribed."""
         self._changes = 0
         config = self._config
         is_classic = config.group_protocol == "classic" or config.partition_assignment_strategy is not None
         return self._classic(group) if is_classic else self._consumer(group)
 
     def instead(self, session: Session, error: RaylogError) -> Session | None:
-        """The session in the other protocol, where the error of a join says that the group has that one; else None."""
+        """A session in the other protocol, if the error of a join says that the group uses that one; else None."""
         group = session.membership.group
         if session.membership.has_joined:
             self._changes = 0
@@ -79,7 +79,7 @@ class SessionMaker:
             self._changes = 0
             return None
         if isinstance(session, ConsumerSession):
-            # An earlier release does not know the request, and this one refuses it below its feature level.
+            # A coordinator of an earlier release does not know the request; one below the feature level refuses it.
             if not isinstance(error, InconsistentGroupProtocol | UnsupportedVersion | InvalidRequest):
                 return None
             found: Session = self._classic(group)

@@ -1,6 +1,6 @@
-"""What all deliveries of one producer share: settings, connections, the buffer, the producer id and the counters.
+"""What the deliveries of one producer share: settings, connections, buffer, producer id and counters.
 
-Made by the sender and passed to each `Delivery`. Belongs to the sender's loop. May touch: the network through
+Made by the sender, and passed to each `Delivery`. Belongs to the sender's loop. May touch: the network through
 `ClusterClient`, the clock.
 """
 
@@ -25,7 +25,7 @@ from raylog.storage.batch.header import TRANSACTIONAL_BIT
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Counters of one topic."""
+    """Counters of one topic, since the start of the producer."""
 
     records: int = 0
     records_failed: int = 0
@@ -34,7 +34,7 @@ class TopicCounts:
     """Bytes of acknowledged records, before compression."""
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's names."""
+        """The counters by Kafka's names."""
         return {
             "record-send-total": self.records,
             "record-error-total": self.records_failed,
@@ -45,7 +45,7 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class SendCounts:
-    """Counters of the producer; the source of `Producer.metrics()`."""
+    """Counters of a producer since its start; the source of `Producer.metrics()`."""
 
     batches: int = 0
     batch_bytes: int = 0
@@ -57,24 +57,24 @@ class SendCounts:
     latency_s: float = 0.0
     latency_max_s: float = 0.0
     queued_s: float = 0.0
-    """From the first record of a batch until the batch was sent, all together."""
+    """Sum over all stored batches: the time from a batch's first record until it was last sent."""
     topics: dict[str, TopicCounts] = field(default_factory=dict)
 
     def of(self, topic: str) -> TopicCounts:
-        """The counters of a topic."""
+        """The counters of a topic, made on first use."""
         found = self.topics.get(topic)
         if found is None:
             found = self.topics[topic] = TopicCounts()
         return found
 
     def encoded(self, batch: Batch) -> None:
-        """A batch was closed and encoded."""
+        """Count a batch that was encoded."""
         self.batches += 1
         self.batch_bytes += batch.size
         self.encoded_bytes += batch.encoded_bytes
 
     def stored(self, batch: Batch, now_s: float) -> None:
-        """A batch was acknowledged."""
+        """Count a batch that was acknowledged."""
         latency_s, queued_s = now_s - batch.sent_s, batch.sent_s - batch.opened_s
         self.batches_stored += 1
         self.records += batch.record_count
@@ -88,18 +88,18 @@ class SendCounts:
         topic.size += batch.size
 
     def failed(self, batch: Batch) -> None:
-        """A batch was given up."""
+        """Count a batch that has failed."""
         count = batch.record_count or len(batch.values)
         self.records_failed += count
         self.of(batch.topic).records_failed += count
 
     def retried(self, batch: Batch) -> None:
-        """A batch was refused, and may be sent again."""
+        """Count an attempt that failed; the batch may be sent again."""
         self.retries += 1
         self.of(batch.topic).retries += 1
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's names; times in milliseconds, sizes in bytes."""
+        """The metrics by Kafka's names; times in milliseconds, sizes in bytes."""
         batches, stored = max(1, self.batches), max(1, self.batches_stored)
         return {
             "record-send-total": self.records,
@@ -126,23 +126,23 @@ class Transaction(Protocol):
 
     @property
     def gives_up(self) -> bool:
-        """Whether a batch that was refused is not sent again."""
+        """Whether failed batches are not retried, because the transaction cannot be committed any more."""
 
     def may_send(self, topic: str, partition: int) -> bool:
-        """Whether the partition is in the transaction; if not, it is being added, and the sender will look again."""
+        """Whether the partition is in the transaction; if not, it is added, and then the sender makes another pass."""
 
     def topic_id(self, topic: str, partition: int) -> str:
-        """Which topic the partition was of when it was added; empty = it is not in the transaction."""
+        """The id of the partition's topic when it was added to the transaction; "" = it was not added."""
 
     def add_again(self, topic: str, partition: int) -> None:
-        """Add the partition of the topic that has this name now; the sender will look again."""
+        """Add the partition again, for the topic that now has this name; then the sender makes another pass."""
 
     def failed(self, error: RaylogError) -> None:
-        """A batch has failed."""
+        """A batch has failed, so the transaction cannot be committed."""
 
 
 class DeliveryContext:
-    """The parts of a producer that its deliveries use."""
+    """What the deliveries of one producer share."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class DeliveryContext:
         look_again: Callable[[], None],
         on_fenced: Callable[[RaylogError], object],
     ) -> None:
-        """`look_again` schedules a pass over all queues; `on_fenced`: the producer can never send again."""
+        """`look_again` schedules a pass over all queues; `on_fenced` is called when the producer was fenced."""
         self.config = config
         self.cluster = cluster
         self.accumulator = accumulator
@@ -164,16 +164,16 @@ class DeliveryContext:
         self.window = config.max_in_flight_requests_per_connection
         self.request_timeout_s = config.request_timeout_ms / 1000
         self.attributes = 0 if config.transactional_id is None else TRANSACTIONAL_BIT
-        """Of all batches."""
+        """The attributes of all batches, without the codec bits."""
         self.transactional_id = config.transactional_id or ""
         self.transaction: Transaction | None = None
-        """Of a producer with a transactional id, set before it sends anything."""
+        """The transactions of a producer with a transactional id; set before it sends anything."""
         self.counts = SendCounts()
         self._producer: tuple[int, int] | None = None
         self._requesting: asyncio.Task[tuple[int, int]] | None = None
 
     def fail(self, queue: PartitionQueue, batch: Batch, error: RaylogError) -> None:
-        """Give a batch up: none of its records counts as stored."""
+        """Fail a batch: none of its records counts as stored. Releases its memory."""
         self.counts.failed(batch)
         self.accumulator.release(queue, batch.size)
         batch.fail(error)
@@ -181,7 +181,10 @@ class DeliveryContext:
             self.transaction.failed(error)
 
     async def producer_id(self, *, another_than: int) -> tuple[int, int]:
-        """This producer's id and epoch; requested once, and again when the known id is `another_than`: used up."""
+        """This producer's id and epoch, requested on first use, and again if the known id is `another_than`.
+
+        `another_than`: an id whose epochs are used up, -1 = none.
+        """
         if self._producer is not None and self._producer[0] != another_than:
             return self._producer
         if self._requesting is None or self._requesting.done():
@@ -198,5 +201,5 @@ class DeliveryContext:
         return self._producer
 
     def tasks(self) -> list[asyncio.Task[tuple[int, int]]]:
-        """The request for a producer id that is under way."""
+        """The request for a producer id in flight, if there is one."""
         return [] if self._requesting is None or self._requesting.done() else [self._requesting]

@@ -1,22 +1,24 @@
-"""Delivering one partition's batches: in order, each once, through broken connections, lost answers and new leaders.
+"""Delivers one partition's batches: in order, each once, through broken connections, lost answers and new leaders.
 
-The rules, with idempotence on:
+*The line* are the partition's batches that have a sequence and are not done: in flight, or to be sent again. The rules,
+with idempotence on:
 
-- A batch gets its sequence when it enters the line, and keeps it; the line holds at most five, because a leader keeps
-  the last five batches of a producer. A batch leaves the line when it and all before it are answered.
-- After a retriable failure nothing new is sent until every request is answered; then the whole line is sent again,
-  in order, the same bytes, to the current leader. Batches stored before are recognised and answered with their offset.
-- A leader that does not know a producer accepts any sequence from it. So the first batch goes alone, also after every
-  failure: only when it is stored may others follow at once, because only then is a gap before them detected.
-- A batch that is given up (late, or refused for good) leaves a hole in the sequences if it was not stored. The batch
-  behind it is then refused as out of order while it is first in the line: that proves that no batch of the line is
-  stored, here or in a replica that may lead (R13), so the line gets a higher producer epoch, sequences from 0, and is
-  sent again. The leader refuses requests still in flight under the old epoch. (Kafka's client does the same: KIP-360.)
-- A batch of several records that is refused as too large is cut into pieces with the same sequences, since none of
-  it is stored: the topic's limit was lowered, or the leader compresses less. Only a record that is too large alone
-  fails. (Kafka's client does the same: KIP-126.)
-- In a transaction the coordinator gives the epoch, one to each transaction, and nothing is sent before it has added
-  the partition. A batch that is given up ends the transaction instead.
+- A batch gets its sequence when it enters the line, and keeps it. The line holds at most five batches, because a leader
+  remembers the last five batches of a producer. A batch leaves the line when it and all before it are answered.
+- After a retriable failure nothing new is sent until every request is answered. Then the whole line is sent again, in
+  order, with the same bytes, to the current leader. It recognises batches that are stored, and answers with their
+  offset.
+- A leader that does not know a producer accepts any sequence from it. So the first batch is sent alone, and so is the
+  first one after each failure. Others may follow only when it is stored: only then is a gap before them detected.
+- A batch that has failed for good (late, or refused) leaves a hole in the sequences if it was not stored. Then the next
+  batch is refused as out of order although it is the first of the line. This proves that no batch of the line is
+  stored, here or in a replica that may become leader (R13). So the line gets the next producer epoch and sequences from
+  0, and is sent again. The leader refuses requests in flight with the old epoch. (As Kafka's client, KIP-360.)
+- A batch of several records that is refused as too large is cut into pieces with the same sequences, since none of it
+  is stored: the topic's limit was lowered, or the leader compresses less. Only a single record that is too large fails.
+  (As Kafka's client, KIP-126.)
+- In a transaction the coordinator gives the epoch, one to each transaction, and nothing is sent before it has added the
+  partition. A batch that has failed for good makes the transaction abortable instead.
 
 Everything here runs on the sender's loop. May touch: the network through `ClusterClient`, the clock.
 """
@@ -61,12 +63,13 @@ logger = logging.getLogger(__name__)
 _NEVER_S = float("inf")
 PRODUCER_EPOCH_MAX = 2**15 - 1
 LEADER_CONNECT_S = 2.0
+"""Connect timeout for a leader, before metadata is fetched again."""
 LEADER_REMEMBERS_S = 600.0
-"""A leader forgets producers that are idle for producer.id.expiration.ms, which is at least this."""
+"""The least value of producer.id.expiration.ms, after which a leader forgets an idle producer."""
 
 
 class Delivery:
-    """One queue's line of batches and the connection with its leader."""
+    """The line of one partition's batches, and the connection with the partition's leader."""
 
     def __init__(self, context: DeliveryContext, queue: PartitionQueue) -> None:
         self._context = context
@@ -79,8 +82,8 @@ class Delivery:
         self._topic_id = ""
         self._leader_epoch = -1
         self._acks = context.wire_acks
-        """As configured; 1 instead of 0 for a partition that sleeps, and until its new leader has stored something:
-        a refusal has to be noticed."""
+        """The acks of requests: as configured, but 1 instead of 0 for a sleeping partition, and after an error until a
+        batch is stored, because a refusal has to be noticed then."""
         self._producer_id = -1
         self._producer_epoch = -1
         self._next_sequence = 0
@@ -90,7 +93,7 @@ class Delivery:
         self._is_known_to_leader = not context.config.enable_idempotence
         self._last_stored_s = 0.0
         self._has_stored = False
-        """Whether a batch of the open transaction was acknowledged here."""
+        """Whether this partition has acknowledged a batch of the open transaction."""
         self._has_tried_at_once = False
         self._needs_metadata = False
         self._last_error: RaylogError | None = None
@@ -101,7 +104,7 @@ class Delivery:
 
     @property
     def is_idle(self) -> bool:
-        """The line is empty."""
+        """Whether the line is empty."""
         return not self._line
 
     @property
@@ -110,7 +113,7 @@ class Delivery:
         return list(self._line)
 
     def waits_since_s(self) -> float:
-        """Send time of the oldest request in flight; infinity when there is none."""
+        """When the oldest request in flight was sent; infinity if there is none."""
         since_s = _NEVER_S
         for batch in self._line:
             if batch.state is SENT and batch.sent_s < since_s:
@@ -118,7 +121,7 @@ class Delivery:
         return since_s
 
     def pump(self, now_s: float) -> None:
-        """Send what may be sent: first retries of the line, then new batches while the line is short enough."""
+        """Send what may be sent: first batches of the line, then new ones while the line is short enough."""
         if self._is_recovering:
             return
         queue, line, context = self._queue, self._line, self._context
@@ -144,7 +147,7 @@ class Delivery:
                 self._send(taken, now_s)
 
     def _has_joined(self, transaction: Transaction) -> bool:
-        """Whether the partition is in the open transaction; its first batch has sequence 0."""
+        """Whether batches may be sent in the open transaction. In a new one, sequences begin at 0."""
         queue = self._queue
         if not self._line and not queue.sealed and queue.open is None:
             return True  # nothing to send
@@ -157,10 +160,11 @@ class Delivery:
         return True
 
     def _is_of_added_topic(self, transaction: Transaction) -> bool:
-        """Whether the leader's topic is the one that is in the transaction; if not, nothing may be sent to it.
+        """Whether the leader's topic is the one that was added to the transaction; if not, nothing may be sent to it.
 
-        A topic that was created again during the transaction is no participant: its records would get no marker. Where
-        nothing was acknowledged before, all records are still here, and the new topic is added.
+        If the topic was created again during the transaction, the new one was not added, and its records would get no
+        marker. While the old one has acknowledged nothing, all records are still here, and the new topic is added.
+        Otherwise records were lost with the old topic, and the transaction fails.
         """
         queue = self._queue
         added = transaction.topic_id(queue.topic, queue.partition)
@@ -168,7 +172,7 @@ class Delivery:
             return True
         known = self._context.cluster.metadata.topic(queue.topic)
         if known is not None and known.topic_id == added:
-            self._recover()  # the connection is older than that
+            self._recover()  # the connection is still with a leader of the old topic
         elif not self._has_stored:
             transaction.add_again(queue.topic, queue.partition)
         else:
@@ -181,7 +185,7 @@ class Delivery:
         return False
 
     def drop_unsent(self, error: RaylogError) -> None:
-        """Fail what has no request in flight: the transaction is given up."""
+        """Fail the batches without a request in flight, because the transaction is aborted."""
         dropped = [batch for batch in self._line if batch.state is QUEUED]
         for batch in dropped:
             self._line.remove(batch)
@@ -190,7 +194,7 @@ class Delivery:
             self._settle_front(time.monotonic())
 
     def expire(self, now_s: float) -> None:
-        """Fail what is late."""
+        """Fail the batches whose delivery timeout has passed."""
         late = [batch for batch in self._line if batch.deadline_s <= now_s and batch.state is not STORED]
         for batch in late:
             self._line.remove(batch)
@@ -200,11 +204,11 @@ class Delivery:
             self._settle_front(time.monotonic())
 
     def expires_s(self) -> float:
-        """Deadline of the oldest batch, the first to expire: all have the same timeout."""
+        """The deadline of the oldest batch. It is the first to expire, since all have the same timeout."""
         return self._line[0].deadline_s if self._line else self._context.accumulator.oldest_deadline_s(self._queue)
 
     def leader_changed(self) -> None:
-        """Metadata has changed: do not wait for answers of a former leader (its machine may be down)."""
+        """After a change of metadata: stop waiting for answers of a former leader, whose machine may be down."""
         found = self._context.cluster.metadata.partition(self._queue.topic, self._queue.partition)
         topic = self._context.cluster.metadata.topic(self._queue.topic)
         connection = self._connection
@@ -217,20 +221,20 @@ class Delivery:
             connection.abort(f"{self._queue.topic}-{self._queue.partition} has another leader")
 
     def fail_all(self, error: RaylogError) -> None:
-        """Give up the whole line."""
+        """Fail the whole line."""
         batches, self._line = list(self._line), deque()
         for batch in batches:
             self._fail(batch, error)
 
     def give_up(self, error: Exception) -> None:
-        """Fail every batch of this partition for an error outside the rules above: no future may stay pending."""
+        """Fail all batches of this partition after an unexpected exception, so that no future stays pending."""
         queue = self._queue
         reason = as_raylog_error(error)
         logger.error("The records for %s-%s failed: %s", queue.topic, queue.partition, reason.message, exc_info=error)
         self.fail_queue(reason)
 
     def close(self) -> list[asyncio.Task[None]]:
-        """End the search for a leader and the waits for a socket; returns these tasks, which are being cancelled."""
+        """Cancel the search for a leader and the waits for the socket; return these tasks, which have still to end."""
         for task in self._tasks:
             task.cancel()
         if self._recovery is None:
@@ -247,13 +251,13 @@ class Delivery:
     # Sending
 
     def _enter_line(self, batch: Batch) -> bool:
-        """Encode a batch; False when that is not possible. It has then failed, without using a sequence."""
+        """Encode a batch and put it into the line. False = that is impossible; it has failed, without a sequence."""
         context = self._context
         is_idempotent = context.config.enable_idempotence
         sequence = self._next_sequence if is_idempotent else -1
         try:
             batch.encode(context.compression, self._producer_id, self._producer_epoch, sequence, context.attributes)
-        except Exception as error:  # any error of the records or the codec: the batch has left its queue already
+        except Exception as error:  # any error: the batch has left its queue, so it has to fail
             self._fail(batch, _not_encoded(batch, error))
             return False
         if is_idempotent:
@@ -271,7 +275,8 @@ class Delivery:
         batch.sent_s = now_s
         queue = self._queue
         head = self._topic_id, queue.partition, self._leader_epoch, self._acks, context.config.request_timeout_ms
-        # The leader queries the coordinator before the first batch, and any may be the first one to a new leader.
+        # Each request has the transactional id: a leader that gets a producer's first batch needs it, to verify at the
+        # coordinator that the partition is in the transaction.
         request = ProduceRequest(*head, context.transactional_id) if context.transactional_id else self._request(*head)
         attempt = batch.attempts
         if self._acks == 0:
@@ -280,7 +285,7 @@ class Delivery:
             except RaylogError as error:  # too large for a frame
                 asyncio.get_running_loop().call_soon(self._answered, batch, attempt, error)
                 return
-            # The only back-pressure without answers is that of the socket.
+            # Without answers only the socket gives back-pressure.
             written = self._own(connection.drain())
             written.add_done_callback(partial(self._written, batch, attempt))
             return
@@ -310,7 +315,7 @@ class Delivery:
         self._stored(batch, reply.base_offset)
 
     def _written(self, batch: Batch, attempt: int, _: asyncio.Future[None]) -> None:
-        """The socket has accepted a batch that gets no answer (acks=0)."""
+        """Complete a batch that gets no answer (acks=0): the socket has accepted it."""
         if batch.attempts == attempt and not batch.is_done:
             self._stored(batch, -1)
 
@@ -327,7 +332,7 @@ class Delivery:
         self._settle_front(now_s)
 
     def _settle_front(self, now_s: float) -> None:
-        """Let answered batches leave the line in order, then continue."""
+        """Complete the stored batches at the front of the line, then go on sending or recovering."""
         line, context, queue = self._line, self._context, self._queue
         while line and line[0].state is STORED:
             batch = line.popleft()
@@ -336,16 +341,17 @@ class Delivery:
             batch.complete(batch.base_offset)
         if self._is_recovering:
             self._begin_recovery_when_answered()
-        elif queue.is_active:  # else it has no work, and what is appended wakes the sender
+        elif queue.is_active:  # else it has no work, and the next append wakes the sender
             context.look_again()
 
     def _refused(self, batch: Batch, error: RaylogError) -> None:
-        if isinstance(error, DuplicateSequence):  # stored so long ago that the leader has forgotten the offset
+        if isinstance(error, DuplicateSequence):  # stored, but the leader no longer remembers the offset
             self._stored(batch, -1)
             return
         transaction = self._context.transaction
         if transaction is not None and (transaction.gives_up or isinstance(error, InvalidProducerEpoch)):
-            # Whether the producer is fenced, its coordinator says when the transaction is aborted.
+            # A leader cannot say whether this producer is fenced: the coordinator does, when the transaction is
+            # aborted.
             self._line.remove(batch)
             self._fail(batch, error)
             self._settle_front(time.monotonic())
@@ -361,16 +367,16 @@ class Delivery:
             batch.is_refused_as_out_of_order = out_of_order
             is_known = self._context.cluster.learn_leader(self._queue.topic, self._queue.partition, error)
             if is_known:
-                self._has_tried_at_once = False  # a partition that sleeps early would be asleep again after a pause
+                self._has_tried_at_once = False  # no pause: a partition that falls asleep soon might sleep again
             self._needs_metadata |= not is_known and (error.refresh_metadata or isinstance(error, RequestTimedOut))
             if isinstance(error, RequestTimedOut) and self._connection is not None:
-                # The leader hangs or is cut off: the other requests would only run into their own deadlines.
+                # The leader hangs or is cut off: the other requests would only time out as well.
                 self._connection.abort(f"produce was not answered: {error.message}")
             self._recover()
             return
         if isinstance(error, RecordTooLarge) and batch.record_count > 1:
             batch.state, batch.is_refused_as_too_large = QUEUED, True
-            self._needs_metadata = True  # for the topic's limit, which the next batches keep as well
+            self._needs_metadata = True  # for the topic's limit, which applies to the next batches too
             self._recover()
             return
         self._line.remove(batch)
@@ -391,7 +397,7 @@ class Delivery:
     # Recovering
 
     def _recover(self) -> None:
-        """Stop sending; when every request is answered, find the leader and continue from the front of the line."""
+        """Stop sending. When all requests are answered, find the leader, and send from the front of the line again."""
         self._is_recovering = True
         self._is_known_to_leader = not self._context.config.enable_idempotence
         self._begin_recovery_when_answered()
@@ -401,16 +407,16 @@ class Delivery:
             self._recovery = LastingTask(self._find_leader, f"raylog-leader-{self._queue.topic}")
 
     async def _find_leader(self) -> None:
-        """Retry until a leader can be reached, or nothing is left to send."""
+        """Retry with backoff until a leader is connected, or nothing is left to send."""
         while True:
-            # The first retry comes at once: a new leader is usually elected by then.
+            # The first retry follows without a pause: usually a new leader is already elected.
             if self._has_tried_at_once:
                 await asyncio.sleep(self._backoff.next_s())
             self._has_tried_at_once = self._last_error is not None
             try:
                 await self._connect()
                 break
-            except Exception as failure:  # any error: if this task ended, its records would wait without a limit
+            except Exception as failure:  # any error: if this task ended, the records would wait in vain
                 error = self._last_error = as_raylog_error(failure)
                 self._needs_metadata = True
                 if not isinstance(failure, RaylogError):
@@ -433,7 +439,8 @@ class Delivery:
         found = context.cluster.metadata.partition(queue.topic, queue.partition)
         if topic is None or found is None or found.endpoint is None:
             raise LeaderNotAvailable(f"Partition {queue.topic}-{queue.partition} has no leader at the moment.")
-        # A leader that is slow to connect to may be down: the attempt continues while metadata is fetched again.
+        # A leader that is slow to connect to may be down: after this timeout metadata is fetched again, while the
+        # attempt to connect goes on.
         connection = await context.cluster.connection(found.endpoint, min(timeout_s, LEADER_CONNECT_S))
         self._cut_refused(int(topic.config.get("max.message.bytes", MESSAGE_BYTES_DEFAULT)))
         if context.config.enable_idempotence:
@@ -443,21 +450,24 @@ class Delivery:
         self._connection = connection
 
     def _cut_refused(self, bytes_max: int) -> None:
-        """Put pieces in the place of batches that were refused as too large; no request is in flight."""
+        """Replace batches that were refused as too large by pieces of them. No request is in flight."""
         for batch in [batch for batch in self._line if batch.is_refused_as_too_large]:
             at = self._line.index(batch)
             del self._line[at]
             try:
-                # Halves at most: the limit that is known may not be the one that the leader has now.
+                # At most half the size, even if the known limit allows more: the leader may have a lower one now.
                 pieces = batch.cut(min(bytes_max, max(1, batch.encoded_bytes // 2)), self._context.attributes)
-            except Exception as error:  # out of memory, perhaps; the others continue without it
+            except Exception as error:  # such as out of memory: the other batches go on without it
                 self._fail(batch, _not_encoded(batch, error))
                 continue
             for number, piece in enumerate(pieces):
                 self._line.insert(at + number, piece)
 
     async def _renew_producer(self) -> None:
-        """Get a producer id at first; take a higher epoch when the front of the line is behind a hole."""
+        """Get a producer id if there is none; take the next epoch if the sequences have a hole before the line.
+
+        In a transaction a hole is an error.
+        """
         line = self._line
         is_behind_hole = bool(line) and line[0].is_refused_as_out_of_order
         if self._context.transaction is not None:
@@ -477,7 +487,7 @@ class Delivery:
         for batch in [batch for batch in line if batch.state is QUEUED]:
             try:
                 batch.encode_again(producer_id, producer_epoch, self._next_sequence)
-            except Exception as error:  # out of memory, perhaps; the others continue without it
+            except Exception as error:  # such as out of memory: the other batches go on without it
                 line.remove(batch)
                 self._fail(batch, _not_encoded(batch, error))
                 continue
@@ -485,14 +495,14 @@ class Delivery:
             self._next_sequence = (self._next_sequence + batch.record_count) & SEQUENCE_MASK
 
     def fail_queue(self, error: RaylogError) -> None:
-        """An error that no retry can fix, such as a wrong secret, fails everything that waits for this partition."""
+        """Fail the line and all waiting batches of this partition, for an error that no retry can fix."""
         self.fail_all(error)
         while (batch := self._context.accumulator.take(self._queue, float("inf"))) is not None:
             self._fail(batch, error)
 
 
 def _not_encoded(batch: Batch, error: Exception) -> InvalidRecord:
-    """The error of a batch that cannot be encoded."""
+    """The error for a batch that cannot be encoded."""
     found = InvalidRecord(
         f"A batch of {batch.record_count} records for {batch.topic}-{batch.partition} could not be encoded and was "
         f"not sent ({type(error).__name__}: {error}). Send its records one by one to find the one that is wrong."

@@ -16,11 +16,11 @@ from raylog.client.producer.sizes import INT_MAX, MESSAGE_BYTES_DEFAULT, Largest
 from raylog.core.errors import UnknownTopicOrPartition
 
 KEYS_REMEMBERED = 16_384
-"""Per topic: streams repeat their keys, and a look-up costs a tenth of hashing."""
+"""How many keys of a topic are cached with their queue: keys repeat, and a look-up costs a tenth of hashing."""
 
 
 class PartitionQueue:
-    """One partition's queue: the full batches in order, then the open one."""
+    """One partition's queue: the sealed batches in order, then the open one."""
 
     __slots__ = (
         "closed_bytes", "is_active", "is_available", "is_removed", "limit", "open", "partition", "sealed", "topic",
@@ -36,17 +36,17 @@ class PartitionQueue:
         self.is_active = False
         self.is_available = True
         self.is_removed = False
-        """The topic was recreated with fewer partitions: `open` is None for good, and sealed batches fail."""
+        """Whether the topic was recreated with fewer partitions: then `open` stays None, and sealed batches fail."""
         self.waiting_bytes = 0
-        """Bytes of closed batches that are not done."""
+        """Bytes of sealed batches that are not done, in this queue or in flight."""
         self.closed_bytes = 0
-        """Bytes of all batches ever closed."""
+        """Bytes of all batches ever sealed."""
 
     def full_size(self, batch_size: int) -> int:
-        """Bytes from which on a batch is not held back for more: the bytes in flight before it, within limits.
+        """The size in bytes at which a batch counts as full: the bytes waiting before it, within limits.
 
-        Larger batches cost less: each request has a fixed cost at the client, the leader and the followers, so batches
-        grow while requests queue. While nothing is in flight it is the configured `batch_size`.
+        While nothing waits it is the configured `batch_size`. While requests queue up, batches grow: each request has a
+        fixed cost at the client, the leader and the followers, so larger batches cost less.
         """
         return min(self.limit, max(batch_size, self.waiting_bytes))
 
@@ -57,7 +57,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """One topic's queues, and the current one for records without key."""
+    """The queues of one topic, and which one is the sticky queue for records without a key."""
 
     __slots__ = (
         "_chance",
@@ -76,20 +76,20 @@ class TopicQueues:
     def __init__(self, topic: str, chance: random.Random) -> None:
         self.topic = topic
         self.delay_ms = 0
-        """`delay.default.ms` of the topic. With it no queue here has an open batch: every record goes to the schedule,
-        and `send` takes its general way."""
+        """`delay.default.ms` of the topic. If set, every record goes to ``__scheduled``: no queue here has an open
+        batch, and so `send` never takes its fast path."""
         self.largest = 0
-        """Bytes up to which `send_batch()` fills a batch."""
+        """The size in bytes up to which `send_batch()` fills a batch."""
         self.largest_record = LargestRecord(topic, INT_MAX, INT_MAX, is_compressed=False)
         self.check_from = 0
-        """Of `largest_record`: cached, as it is read for each record."""
+        """`largest_record.check_from`, cached because it is read for each record."""
         self.queues: list[PartitionQueue] = []
         self.queues_of_keys: dict[bytes, PartitionQueue] = {}
-        """Of recent keys."""
+        """The queues of recent keys."""
         self.count = 0
         self._chance = chance
         self.sticky: PartitionQueue
-        """The current queue for records without key, until it has got a batch's worth since it was chosen."""
+        """The queue for records without a key; another one is chosen after it has got a batch's worth of bytes."""
         self._sticky_until = 0
 
     def update(self, info: TopicInfo, limit: int, request_limit: int) -> list[PartitionQueue]:
@@ -105,7 +105,7 @@ class TopicQueues:
         self.largest_record = replace(self.largest_record, message_bytes=message_bytes)
         self.check_from = self.largest_record.check_from
         removed = self.queues[len(info.partitions) :] if info.partitions else []
-        # `queue_of_key` reads without the lock: update the known keys first, then the queues.
+        # `queue_of_key` reads `queues` and `queues_of_keys` without the lock.
         self.queues = [queue for queue in self.queues if queue not in removed]
         for number in range(len(self.queues), len(info.partitions)):
             self.queues.append(PartitionQueue(self.topic, number, limit))
@@ -121,11 +121,11 @@ class TopicQueues:
         return removed
 
     def sticky_left(self) -> int:
-        """How many bytes the chosen queue still gets."""
+        """How many bytes the sticky queue still gets."""
         return self._sticky_until - self.sticky.appended_bytes()
 
     def change_over(self, batch_size: int) -> PartitionQueue:
-        """Choose the next queue for records without key: each queue gets a batch's worth."""
+        """Choose the next sticky queue, which gets a batch's worth of bytes."""
         waiting = [queue.waiting_bytes // batch_size for queue in self.queues]
         chosen = next_sticky_partition(waiting, [queue.is_available for queue in self.queues], self._chance)
         queue = self.queues[chosen]
@@ -145,12 +145,12 @@ class TopicQueues:
         return queue
 
     def has_leader(self, partition: int) -> bool:
-        """Whether the partition has a leader, as far as is known."""
+        """Whether the partition has a leader, as far as known."""
         queues = self.queues
         return partition < len(queues) and queues[partition].is_available
 
     def queue(self, partition: int | None) -> PartitionQueue:
-        """The queue of an explicitly given partition. Raises UnknownTopicOrPartition."""
+        """The queue of a given partition. Raises UnknownTopicOrPartition."""
         queues = self.queues
         if partition is None or not 0 <= partition < len(queues):
             raise UnknownTopicOrPartition(
@@ -160,7 +160,7 @@ class TopicQueues:
 
 
 def partition_removed(queue: PartitionQueue) -> UnknownTopicOrPartition:
-    """The error of records for a partition that its topic no longer has."""
+    """The error for records of a partition that its topic no longer has."""
     return UnknownTopicOrPartition(
         f"Partition {queue.topic}-{queue.partition} does not exist: the topic was deleted and created again with fewer "
         "partitions. Send the records again; their keys have other partitions now.",

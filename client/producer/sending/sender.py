@@ -1,9 +1,9 @@
-"""The producer's loop side: handles all queues on wake-ups, linger times and deadlines.
+"""The part of a producer on the loop: makes passes over all queues, at wake-ups, linger times and deadlines.
 
-One per producer; owns a `Delivery` per queue. Calls go down: from here to the deliveries, from both to the accumulator
-and the `DeliveryContext`. Only callbacks come up: `wake` from the threads of `send()`; `look_again` and the end of a
-fenced producer from the deliveries. Everything here runs on one event loop. May touch: the clock, timers, and the
-network through `ClusterClient`.
+One per producer; it owns a `Delivery` per queue. It calls the deliveries, and both call the accumulator and the
+`DeliveryContext`. In the other direction there are only callbacks: `wake` from the threads that call `send()`;
+`look_again` and `abandon` (of a fenced producer) from the deliveries. Everything here runs on one event loop. May
+touch: the clock, timers, and the network through `ClusterClient`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from raylog.rpc.host.malloc import keep_freed_memory
 
 _NEVER_S = float("inf")
 KEPT_BYTES = 8 << 20
-"""Batches in flight of a few partitions."""
+"""Freed memory that malloc keeps for reuse: enough for the batches in flight of a few partitions."""
 KEPT_DELETED_S = 300.0
-"""As Kafka's `metadata.max.idle.ms`: what is kept of a deleted topic, beyond the longest wait of a `send()`."""
+"""How long the queues of a deleted topic are kept, beyond max_block_ms; as Kafka's `metadata.max.idle.ms`."""
 
 
 class Sender:
@@ -43,23 +43,23 @@ class Sender:
         )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: Bell | None = None
-        """Of the loop, from the first time on that another thread has woken it."""
-        self._coalescer = WriteCoalescer()  # of the loop, once it is known
+        """The loop's bell; made when another thread wakes the loop for the first time."""
+        self._coalescer = WriteCoalescer()  # replaced by the loop's in `start`
         self._deliveries: dict[PartitionQueue, Delivery] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = _NEVER_S
         self._expires_s = _NEVER_S
-        """No batch is late before this."""
+        """The earliest deadline of any batch."""
         self._is_pass_due = False
         self._deleted_s: dict[str, float] = {}
-        """Since when a topic that was sent to is known not to exist."""
+        """When a topic with queues here was first found not to exist (`time.monotonic`)."""
         self._looking: asyncio.Task[None] | None = None
         self._is_closed = False
 
     # Lifecycle
 
     def start(self, loop_thread: int) -> None:
-        """Start on the running loop."""
+        """Start on the running loop. `loop_thread`: ident of its thread."""
         self._loop = asyncio.get_running_loop()
         self._coalescer = WriteCoalescer.on(self._loop)
         keep_freed_memory(KEPT_BYTES)
@@ -67,7 +67,7 @@ class Sender:
         self.cluster.on_topics_changed(self._topics_changed)
 
     async def flush(self) -> None:
-        """Send everything that was appended before this call, and wait until it is stored or has failed."""
+        """Send all records appended before this call, and wait until they are stored or have failed."""
         batches = self.accumulator.seal_all()
         for delivery in self._deliveries.values():
             batches += delivery.batches
@@ -80,7 +80,7 @@ class Sender:
             self.look_again()
             if waiters:
                 await asyncio.wait([waiter for _, waiter in waiters])
-        except asyncio.CancelledError:  # its time is over: no caller waits for these any more
+        except asyncio.CancelledError:  # by the caller's timeout
             for batch, callback in callbacks:
                 batch.stop_waiting(callback)
             raise
@@ -106,14 +106,14 @@ class Sender:
         if loop is None or loop.is_closed():
             return
         if threading.get_ident() == self.accumulator.loop_thread:
-            self.look_again()  # the loop is awake
-        elif self._bell is not None and len(self.accumulator.active) < 2:  # else there is no hurry: batches may grow
+            self.look_again()  # no wake-up needed
+        elif self._bell is not None and len(self.accumulator.active) < 2:  # with more, slower is fine: batches grow
             self._bell.ring(self._woken)
         else:
             loop.call_soon_threadsafe(self._woken_at_first)
 
     def look_again(self) -> None:
-        """Schedule a pass in this iteration of the loop; on the loop only. Calls in one iteration share a pass."""
+        """Schedule a pass with `call_soon`; calls before it share it. On the loop only."""
         if not self._is_pass_due and self._loop is not None and not self._is_closed:
             self._is_pass_due = True
             self._loop.call_soon(self._pass)
@@ -125,7 +125,7 @@ class Sender:
         self._woken()
 
     def _woken(self) -> None:
-        if not self._is_pass_due:  # else a pass comes in this iteration anyway
+        if not self._is_pass_due:  # else a pass is scheduled already
             self._pass()
 
     def _pass(self) -> None:
@@ -142,17 +142,17 @@ class Sender:
             coalescer.depth -= 1
             if not coalescer.depth and coalescer.queues:
                 coalescer.flush()
-        # The rest delays no batch: everything that could be sent has been.
+        # From here on nothing delays a batch: all that could be sent was sent.
         next_s, idle = self._look_ahead(queues, now_s)
         self.accumulator.end_pass(next_s, idle)
-        if next_s < self._timer_s and self._loop is not None:  # an earlier timer may stay: its pass sets the next
+        if next_s < self._timer_s and self._loop is not None:  # an earlier timer stays, and its pass sets the next one
             if self._timer is not None:
                 self._timer.cancel()
             self._timer_s = next_s
             self._timer = self._loop.call_later(max(0.0, next_s - time.monotonic()), self._pass_by_timer)
 
     def _serve(self, queues: list[PartitionQueue], now_s: float) -> None:
-        """Let every queue send what it may."""
+        """Have every delivery send what it may."""
         is_late = now_s >= self._expires_s
         for queue in queues:
             delivery = self._deliveries.get(queue)
@@ -164,11 +164,11 @@ class Sender:
                 if is_late:
                     delivery.expire(now_s)
                 delivery.pump(now_s)
-            except Exception as error:  # a failure of one partition must neither delay the others nor be silent
+            except Exception as error:  # any error: it must neither stop the other partitions nor pass silently
                 delivery.give_up(error)
 
     def _look_ahead(self, queues: list[PartitionQueue], now_s: float) -> tuple[float, list[PartitionQueue]]:
-        """When the next queue is due, and which queues have no work."""
+        """When the next pass is due without a wake-up, and which queues have no work."""
         expires_s = next_s = _NEVER_S
         idle = []
         for queue in queues:
@@ -184,7 +184,7 @@ class Sender:
                 next_s = suspect_s
             if queue.open is not None:
                 lingers_until_s = self.accumulator.ready_at_s(queue)
-                if now_s < lingers_until_s < next_s:  # else it waits for an answer, which triggers a pass
+                if now_s < lingers_until_s < next_s:  # if its time is over, it waits for an answer, which causes a pass
                     next_s = lingers_until_s
             if delivery.is_idle:
                 idle.append(queue)
@@ -196,7 +196,7 @@ class Sender:
         self.look_again()
 
     def _look_for_leader(self, topic: str) -> None:
-        """Refresh the topic's leaders; if they changed, `_topics_changed` ends the wait for the old ones."""
+        """Fetch the topic's leaders; if they have changed, `_topics_changed` ends the wait for the old ones."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.ensure_future(self.cluster.look_for_leader(topic))
 
@@ -215,10 +215,10 @@ class Sender:
         self.look_again()
 
     def forget_deleted(self) -> None:
-        """Drop what is kept of topics that were deleted a while ago, and not created again. Cheap; called often.
+        """Drop the queues of topics that were deleted a while ago, and not created again. Cheap; called often.
 
-        Not at once: a thread may have looked a queue up, and wait for room in it. Another queue of the same partition
-        would count its batches from 0, too.
+        They are not dropped at once, because a thread may have looked up a queue and wait for memory. And a second
+        queue for the same partition would begin its sequences at 0 again.
         """
         now_s, known = time.monotonic(), self.accumulator.topic_queues_by_name
         deleted = {name for name in known if self.cluster.metadata.topic(name) is None}
@@ -240,11 +240,11 @@ class Sender:
     # Transactions
 
     def use(self, transaction: Transaction) -> None:
-        """Send everything in transactions."""
+        """Send all records in these transactions. Call it before the start."""
         self._context.transaction = transaction
 
     def refuse(self, error: RaylogError) -> None:
-        """Let every `send()` raise this error, until `accept`."""
+        """Have every `send()` raise this error, until `accept`."""
         self.accumulator.refuse(error)
 
     def accept(self) -> None:
@@ -252,7 +252,7 @@ class Sender:
         self.accumulator.accept()
 
     def drop_unsent(self, error: RaylogError) -> None:
-        """Fail every batch without a request in flight."""
+        """Fail all batches without a request in flight."""
         for queue, batch in self.accumulator.take_all():
             self._context.fail(queue, batch, error)
         for delivery in self._deliveries.values():
@@ -261,7 +261,7 @@ class Sender:
     # The end
 
     def abandon(self, error: RaylogError) -> list[asyncio.Task[None]]:
-        """Fail everything that is not stored, and every later `send()`; returns tasks that are being cancelled."""
+        """Fail all records that are not stored, and every later `send()`; return cancelled tasks that still run."""
         for queue, batch in self.accumulator.close(error):
             self._context.fail(queue, batch, error)
         ending = []
@@ -272,11 +272,11 @@ class Sender:
 
     @property
     def failed_records(self) -> int:
-        """How many records were not stored."""
+        """How many records have failed so far."""
         return self._context.counts.records_failed
 
     def failed_of(self, topic: str) -> int:
-        """How many records of a topic were not stored."""
+        """How many records of a topic have failed so far."""
         found = self._context.counts.topics.get(topic)
         return 0 if found is None else found.records_failed
 
@@ -285,7 +285,7 @@ class Sender:
         return {topic: found.metrics() for topic, found in list(self._context.counts.topics.items())}
 
     def metrics(self) -> dict[str, float]:
-        """Kafka's names; times in milliseconds, sizes in bytes."""
+        """The metrics by Kafka's names; times in milliseconds, sizes in bytes."""
         memory = self._context.config.buffer_memory
         return self._context.counts.metrics() | {
             "buffer-total-bytes": memory,

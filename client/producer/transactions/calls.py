@@ -1,4 +1,4 @@
-"""The calls of transactions, of both producers: `Producer` and `AsyncProducer` inherit them.
+"""The public methods for transactions, which `Producer` and `AsyncProducer` inherit.
 
 May touch: the network, through the engine.
 """
@@ -22,9 +22,10 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 class AsyncTransactions:
     """Transactions of an `AsyncProducer` with a transactional id.
 
-    Every `timeout` is in seconds; None: `max_block_ms`. A call that raises RequestTimedOut may be repeated. A call that
-    is not legal now raises InvalidTxnState, which names the legal ones; after a failed record or request every call but
-    `abort_transaction()` raises TransactionAbortable; ProducerFenced means that this producer is at its end.
+    Every `timeout` is in seconds; None = `max_block_ms`. After RequestTimedOut a call may be repeated. A call that is
+    not legal in the present state raises InvalidTxnState, which names the legal ones. After a failed record or request
+    every call but `abort_transaction()` raises TransactionAbortable. After ProducerFenced this producer can only be
+    closed.
     """
 
     _engine: Engine
@@ -34,14 +35,14 @@ class AsyncTransactions:
         keep_prepared_txn: bool = False,
         timeout: float | None = None,  # noqa: ASYNC109  # the name users know
     ) -> PreparedTxnState | None:
-        """Fence other producers of this id and end what they left open; once, before the first transaction.
+        """Fence earlier producers of this id, and end their open transaction. Once, before the first transaction.
 
-        With `keep_prepared_txn` an open transaction is kept for `complete_transaction()`, and its name is returned.
+        With `keep_prepared_txn` their transaction is kept for `complete_transaction()`, and its state is returned.
         """
         return await self._engine.transactions.initialize(keep_prepared=keep_prepared_txn, timeout_s=timeout)
 
     async def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on is committed or aborted together."""
+        """Begin a transaction: records sent from now on are committed or aborted together."""
         await self._engine.transactions.begin()
 
     async def send_offsets_to_transaction(
@@ -50,17 +51,17 @@ class AsyncTransactions:
         group_metadata: ConsumerGroupMetadata,
         timeout: float | None = None,  # noqa: ASYNC109  # the name users know
     ) -> None:
-        """Commit a group's offsets (of the next records to read) with the transaction: all, or none of it.
+        """Commit a group's offsets (of the next records to read) together with the transaction's records.
 
-        `group_metadata` comes from `consumer.group_metadata()`, of a consumer with `enable_auto_commit=False`. Raises
-        CommitFailed when that consumer has lost its partitions: the transaction has to be aborted then.
+        `group_metadata` comes from `consumer.group_metadata()` of a consumer with `enable_auto_commit=False`. Raises
+        CommitFailed if that consumer has lost its partitions; then abort the transaction.
         """
         await self._engine.transactions.send_offsets(_checked_offsets(offsets), _checked_group(group_metadata), timeout)
 
     async def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:  # noqa: ASYNC109
-        """Store everything that was sent, and leave the outcome open; returns the name of the transaction (KIP-939).
+        """Store all records that were sent, and leave the outcome open; return the prepared state (KIP-939).
 
-        `complete_transaction()` ends it, here or in another producer of this id, at any time. Needs
+        `complete_transaction()` ends the transaction, here or in another producer of this id, at any time. Needs
         `transaction_two_phase_commit_enable`.
         """
         return await self._engine.transactions.prepare(timeout)
@@ -70,24 +71,24 @@ class AsyncTransactions:
         prepared_state: PreparedTxnState,
         timeout: float | None = None,  # noqa: ASYNC109  # the name users know
     ) -> bool:
-        """Commit the prepared transaction if this is its name, else abort it; returns whether it was committed."""
+        """Commit the prepared transaction if this is its state, else abort it; return whether it was committed."""
         return await self._engine.transactions.complete(prepared_state, timeout)
 
     async def commit_transaction(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Wait until everything sent is stored, and commit it. Raises TransactionAbortable if something has failed."""
+        """Wait until all records are stored, then commit. Raises TransactionAbortable if a record has failed."""
         await self._engine.transactions.commit(timeout)
 
     async def abort_transaction(self, timeout: float | None = None) -> None:  # noqa: ASYNC109
-        """Abort: readers of committed records never see what was sent. What is not sent yet fails."""
+        """Abort: `read_committed` consumers never see the transaction's records. Records not sent yet fail."""
         await self._engine.transactions.abort(timeout)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction as an `async with` block: committed at its end, aborted when it raises."""
+        """A transaction as an `async with` block: committed at the end of the block, aborted if the block raises."""
         await self.begin_transaction()
         try:
             yield
-        except BaseException:  # whatever ends the block, an interrupt too
+        except BaseException:  # an interrupt too
             await self._abort_if_possible()
             raise
         try:
@@ -105,9 +106,10 @@ class AsyncTransactions:
 class Transactions:
     """Transactions of a `Producer` with a transactional id.
 
-    Every `timeout` is in seconds; None: `max_block_ms`. A call that raises RequestTimedOut may be repeated. A call that
-    is not legal now raises InvalidTxnState, which names the legal ones; after a failed record or request every call but
-    `abort_transaction()` raises TransactionAbortable; ProducerFenced means that this producer is at its end.
+    Every `timeout` is in seconds; None = `max_block_ms`. After RequestTimedOut a call may be repeated. A call that is
+    not legal in the present state raises InvalidTxnState, which names the legal ones. After a failed record or request
+    every call but `abort_transaction()` raises TransactionAbortable. After ProducerFenced this producer can only be
+    closed.
     """
 
     _engine: Engine
@@ -116,55 +118,55 @@ class Transactions:
     def init_transactions(
         self, keep_prepared_txn: bool = False, timeout: float | None = None
     ) -> PreparedTxnState | None:
-        """Fence other producers of this id and end what they left open; once, before the first transaction.
+        """Fence earlier producers of this id, and end their open transaction. Once, before the first transaction.
 
-        With `keep_prepared_txn` an open transaction is kept for `complete_transaction()`, and its name is returned.
+        With `keep_prepared_txn` their transaction is kept for `complete_transaction()`, and its state is returned.
         """
         transactions = self._engine.transactions
         return self._runtime.run(transactions.initialize(keep_prepared=keep_prepared_txn, timeout_s=timeout))
 
     def begin_transaction(self) -> None:
-        """Begin a transaction: what is sent from now on is committed or aborted together."""
+        """Begin a transaction: records sent from now on are committed or aborted together."""
         self._runtime.run(self._engine.transactions.begin())
 
     def send_offsets_to_transaction(
         self, offsets: Offsets, group_metadata: ConsumerGroupMetadata, timeout: float | None = None
     ) -> None:
-        """Commit a group's offsets (of the next records to read) with the transaction: all, or none of it.
+        """Commit a group's offsets (of the next records to read) together with the transaction's records.
 
-        `group_metadata` comes from `consumer.group_metadata()`, of a consumer with `enable_auto_commit=False`. Raises
-        CommitFailed when that consumer has lost its partitions: the transaction has to be aborted then.
+        `group_metadata` comes from `consumer.group_metadata()` of a consumer with `enable_auto_commit=False`. Raises
+        CommitFailed if that consumer has lost its partitions; then abort the transaction.
         """
         checked, group = _checked_offsets(offsets), _checked_group(group_metadata)
         self._runtime.run(self._engine.transactions.send_offsets(checked, group, timeout))
 
     def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
-        """Store everything that was sent, and leave the outcome open; returns the name of the transaction (KIP-939).
+        """Store all records that were sent, and leave the outcome open; return the prepared state (KIP-939).
 
-        `complete_transaction()` ends it, here or in another producer of this id, at any time. Needs
+        `complete_transaction()` ends the transaction, here or in another producer of this id, at any time. Needs
         `transaction_two_phase_commit_enable`.
         """
         return self._runtime.run(self._engine.transactions.prepare(timeout))
 
     def complete_transaction(self, prepared_state: PreparedTxnState, timeout: float | None = None) -> bool:
-        """Commit the prepared transaction if this is its name, else abort it; returns whether it was committed."""
+        """Commit the prepared transaction if this is its state, else abort it; return whether it was committed."""
         return self._runtime.run(self._engine.transactions.complete(prepared_state, timeout))
 
     def commit_transaction(self, timeout: float | None = None) -> None:
-        """Wait until everything sent is stored, and commit it. Raises TransactionAbortable if something has failed."""
+        """Wait until all records are stored, then commit. Raises TransactionAbortable if a record has failed."""
         self._runtime.run(self._engine.transactions.commit(timeout))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort: readers of committed records never see what was sent. What is not sent yet fails."""
+        """Abort: `read_committed` consumers never see the transaction's records. Records not sent yet fail."""
         self._runtime.run(self._engine.transactions.abort(timeout))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """A transaction as a `with` block: committed at its end, aborted when it raises."""
+        """A transaction as a `with` block: committed at the end of the block, aborted if the block raises."""
         self.begin_transaction()
         try:
             yield
-        except BaseException:  # whatever ends the block, an interrupt too
+        except BaseException:  # an interrupt too
             self._abort_if_possible()
             raise
         try:

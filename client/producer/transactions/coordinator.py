@@ -1,7 +1,7 @@
 """Requests to the coordinator of a transactional id, and to that of a group whose offsets a transaction commits.
 
-All may be repeated: the coordinators recognise what they have done already. May touch: the network through
-`ClusterClient`, the event loop's clock.
+All are idempotent: the coordinators recognise repetitions. May touch: the network through `ClusterClient`, the event
+loop's clock.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ FATAL = (
     ClusterAuthorizationFailed,
     UnsupportedVersion,
 )
-"""Errors of the coordinators after which the producer has to end."""
+"""Errors of the coordinators after which the producer can only be closed."""
 
 
 class CoordinatorCalls:
-    """The requests of one producer; each is repeated until it is answered or its deadline is over."""
+    """The requests of one producer; each is retried until it is answered or its deadline is over."""
 
     def __init__(self, config: ProducerConfig, cluster: ClusterClient, transactional_id: str) -> None:
         self._config = config
@@ -72,10 +72,10 @@ class CoordinatorCalls:
         sender: Identity | None = None,
         timeout_ms: int | None = -1,
     ) -> tuple[Identity, PreparedTxnState | None]:
-        """Fence the producers that had the id; this one's identity, and the prepared transaction that was kept.
+        """Fence earlier producers of the id. Returns this producer's identity, and a kept prepared transaction.
 
-        `sender`: only if the id still has this identity, else ProducerFenced. `timeout_ms` of its transactions: None =
-        they never time out; -1 = as configured.
+        `sender`: the identity that the id must still have, else ProducerFenced is raised; None = any. `timeout_ms`: of
+        its transactions; None = they never time out, -1 = as configured.
         """
         config = self._config
         if timeout_ms == -1:
@@ -94,7 +94,7 @@ class CoordinatorCalls:
     async def add_partitions(
         self, identity: Identity, partitions: Sequence[tuple[str, int]], deadline: Deadline
     ) -> dict[tuple[str, int], str]:
-        """Add partitions to the transaction; returns the topic ids that were added.
+        """Add partitions to the transaction; return the topic ids with which they were added.
 
         Raises UnknownTopicOrPartition for a topic that does not exist.
         """
@@ -103,7 +103,7 @@ class CoordinatorCalls:
         return {(row.topic, row.partition): row.topic_id for row in rows}
 
     async def add_group(self, identity: Identity, group_id: str, deadline: Deadline) -> None:
-        """Add a group to the transaction."""
+        """Add a group to the transaction, before its offsets are committed with it."""
         await self._call(ADD_OFFSETS_TO_TXN, AddOffsetsToTxnRequest(self._id, *identity, group_id), deadline)
 
     async def commit_offsets(
@@ -113,10 +113,10 @@ class CoordinatorCalls:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         deadline: Deadline,
     ) -> None:
-        """Hand offsets to the group's coordinator, which holds them back until the transaction commits."""
+        """Send offsets to the group's coordinator, where they are pending until the transaction ends."""
         rows = []
         for where, each in offsets.items():
-            # That of the records that were read: another topic may have the name by now.
+            # The id of the topic that was read; another topic may have its name by now.
             topic_id = each.topic_id or group.topic_ids.get(where)
             if not topic_id:
                 found = await self._cluster.topic_with(*where, timeout_s=deadline.left_s, may_create=False)
@@ -141,7 +141,7 @@ class CoordinatorCalls:
                 )
 
     async def end(self, identity: Identity, deadline: Deadline, *, committed: bool) -> Identity:
-        """Have the transaction committed or aborted; the identity for the next one. Returns when it is decided."""
+        """Commit or abort the transaction; return, once that is decided, the identity for the next transaction."""
         reply = await self._call(END_TXN, EndTxnRequest(self._id, *identity, committed), deadline)
         return Identity(reply.producer_id, reply.producer_epoch)
 
@@ -170,7 +170,7 @@ class CoordinatorCalls:
         return (await self._cluster.topic(topic, timeout_s=deadline.left_s)).topic_id
 
     def public_error(self, error: RaylogError) -> RaylogError:
-        """The coordinator's error as the user sees it: what was fenced, and what to do."""
+        """The error to raise to the user: for a fenced producer one that says what happened and what to do."""
         if not isinstance(error, ProducerFenced | InvalidProducerEpoch):
             return error
         found = ProducerFenced(

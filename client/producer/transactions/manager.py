@@ -1,8 +1,9 @@
-"""`TransactionManager`: begins, fills and ends the transactions of one producer. Owned by the engine, on its loop.
+"""`TransactionManager`: begins and ends the transactions of one producer, and adds partitions to them.
 
-The user's calls run one at a time. Deliveries call it before their first batch to a partition (`may_send`): it adds all
-partitions that wait to the transaction in one request, and lets the sender look again. A batch that fails makes the
-transaction abortable; batches that are not sent yet fail with it. May touch: the network through `CoordinatorCalls`.
+The user's calls run one at a time. Deliveries call `may_send` before they send: it adds all partitions that wait for it
+to the transaction, in one request, and then has the sender make another pass. A batch that fails makes the transaction
+abortable, and batches that are not sent yet fail with it. Owned by the engine, on its loop. May touch: the network
+through `CoordinatorCalls`.
 """
 
 from __future__ import annotations
@@ -44,10 +45,11 @@ TIMED = {
     Call.COMMIT: "txn-commit-time-ns-total",
     Call.ABORT: "txn-abort-time-ns-total",
 }
-"""Calls whose time is counted, and Kafka's names for the sums."""
+"""The calls whose time is measured, with Kafka's metric names."""
 ABORT_AT_CLOSE_S = 5.0
+"""How long a producer that is closed tries to abort its open transaction; after that its timeout aborts it."""
 LOOK_S = 0.5
-"""How long a producer that is closed tries to abort its open transaction; later its timeout does."""
+"""How often a call that waits for partitions to be added checks whether the transaction has failed."""
 _LOST_MEMBERS = (
     *(IllegalGeneration, StaleMemberEpoch, FencedMemberEpoch),
     *(UnknownMemberId, FencedInstanceId, RebalanceInProgress),
@@ -58,22 +60,22 @@ class Sending(Protocol):
     """What the manager needs of the sender."""
 
     def refuse(self, error: RaylogError) -> None:
-        """Let every `send()` raise this error."""
+        """Have every `send()` raise this error, until `accept`."""
 
     def accept(self) -> None:
-        """Take records again."""
+        """Accept records again."""
 
     def drop_unsent(self, error: RaylogError) -> None:
-        """Fail every batch without a request in flight."""
+        """Fail all batches without a request in flight."""
 
     def abandon(self, error: RaylogError) -> object:
-        """Fail everything, and every later `send()`."""
+        """Fail all records that are not stored, and every later `send()`."""
 
     def look_again(self) -> None:
         """Schedule a pass over all queues."""
 
     async def flush(self) -> None:
-        """Wait until everything sent is stored or has failed."""
+        """Wait until all records sent before are stored or have failed."""
 
 
 class TransactionManager:
@@ -82,7 +84,7 @@ class TransactionManager:
     def __init__(
         self, config: ProducerConfig, cluster: ClusterClient, sending: Sending, check_usable: Callable[[], None]
     ) -> None:
-        """`check_usable` raises ClientClosed when the producer is not open."""
+        """`check_usable` raises ClientClosed if the producer is not open."""
         transactional_id = config.transactional_id
         if transactional_id is None:
             raise InvalidTxnState("This producer has no transactional_id; give it one to use transactions.")
@@ -95,7 +97,7 @@ class TransactionManager:
         self._one_call = asyncio.Lock()
         self._taken_s = dict.fromkeys(TIMED, 0.0)
         self._wanted: set[tuple[str, int]] = set()
-        """Partitions with batches, to be added to the transaction."""
+        """Partitions that have batches, and are still to be added to the transaction."""
         self._adding: LastingTask | None = None
         self._refuse()
 
@@ -103,16 +105,16 @@ class TransactionManager:
 
     @property
     def identity(self) -> Identity:
-        """What the batches of the open transaction carry."""
+        """Producer id and epoch for the batches of the open transaction."""
         return self.state.identity
 
     @property
     def gives_up(self) -> bool:
-        """Whether a batch that was refused is not sent again."""
+        """Whether failed batches are not retried, because the transaction cannot be committed any more."""
         return self.state.gives_up
 
     def may_send(self, topic: str, partition: int) -> bool:
-        """Whether batches may go to this partition now; if not, it is being added, and the sender will look again."""
+        """Whether the partition is in the transaction; if not, it is added, and then the sender makes another pass."""
         state, where = self.state, (topic, partition)
         if not state.is_sending:
             return False
@@ -122,11 +124,11 @@ class TransactionManager:
         return False
 
     def topic_id(self, topic: str, partition: int) -> str:
-        """Which topic the partition was of when it was added; empty = it is not in the transaction."""
+        """The id of the partition's topic when it was added to the transaction; "" = it was not added."""
         return self.state.partitions.get((topic, partition), "")
 
     def add_again(self, topic: str, partition: int) -> None:
-        """Add a partition, also where one of that name is in the transaction: another topic may have the name now."""
+        """Add a partition, even if one of that name was added before: another topic may have the name now."""
         if (topic, partition) not in self._wanted:
             self._wanted.add((topic, partition))
             if self._adding is None:
@@ -136,7 +138,7 @@ class TransactionManager:
         """A batch has failed: the transaction cannot be committed."""
         if self.state.failed(error):
             self._refuse()
-            # Later: the delivery that reports it is in the middle of its line.
+            # Not at once: the delivery that reports the failure is changing its line.
             asyncio.get_running_loop().call_soon(self._drop_unsent)
 
     @property
@@ -149,9 +151,9 @@ class TransactionManager:
     async def initialize(
         self, *, keep_prepared: bool, timeout_s: float | None, sender: Identity | None = None
     ) -> PreparedTxnState | None:
-        """`init_transactions`; the prepared transaction that was kept.
+        """`init_transactions`; returns the kept prepared transaction, if any.
 
-        With `sender` only if the id still has this identity, else ProducerFenced.
+        With `sender`, raises ProducerFenced unless the id still has this identity.
         """
         async with self._call(Call.INIT, timeout_s) as deadline:
             try:
@@ -165,7 +167,7 @@ class TransactionManager:
             return kept
 
     async def begin(self) -> None:
-        """`begin_transaction`; without a request: the first partition begins it at the coordinator."""
+        """`begin_transaction`. It sends no request: at the coordinator the first partition or group begins it."""
         async with self._call(Call.BEGIN, None):
             self.state.begin()
             self._sending.accept()
@@ -197,20 +199,20 @@ class TransactionManager:
                 raise self._aborting(error) from None
 
     async def prepare(self, timeout_s: float | None) -> PreparedTxnState:
-        """`prepare_transaction`: everything is stored, and the transaction waits for its end."""
+        """`prepare_transaction`: when it returns, all records are stored, and the transaction waits for its end."""
         async with self._call(Call.PREPARE, timeout_s) as deadline:
             self._sending.refuse(InvalidTxnState("send() is not legal while the transaction is being prepared."))
             try:
                 await self._stored(Call.PREPARE, deadline)
             except RequestTimedOut:
-                self._sending.accept()  # it may be prepared again
+                self._sending.accept()  # the transaction stays open; the call may be repeated
                 raise
             prepared = self.state.prepare()
             self._refuse()
             return prepared
 
     async def complete(self, prepared: PreparedTxnState, timeout_s: float | None) -> bool:
-        """`complete_transaction`: commits if this is what was prepared, else aborts; whether it was committed."""
+        """`complete_transaction`: commit if this is the prepared state, else abort; return whether it was committed."""
         async with self._call(Call.COMPLETE, timeout_s) as deadline:
             committed = self.state.prepared == prepared
             await self._end(deadline, committed=committed)
@@ -227,14 +229,14 @@ class TransactionManager:
             await self._end(deadline, committed=False)
 
     async def close(self, timeout_s: float) -> None:
-        """Abort what is open, as far as that is possible in this time; a prepared transaction stays."""
+        """Try to abort an open transaction, for at most `ABORT_AT_CLOSE_S`; a prepared transaction stays."""
         try:
             async with asyncio.timeout(min(timeout_s, ABORT_AT_CLOSE_S)):
                 async with self._one_call:
                     if self.state.refusal(Call.ABORT) is None and self.state.status is not Status.PREPARED:
                         await self._end(Deadline(timeout_s), committed=False)
         except (RaylogError, TimeoutError):
-            pass  # the transaction times out, or the next producer of its id ends it
+            pass  # its timeout aborts the transaction, or the next producer of the id
         finally:
             if self._adding is not None:
                 self._adding.cancel()
@@ -259,7 +261,7 @@ class TransactionManager:
         self._refuse()
 
     async def _stored(self, call: Call, deadline: Deadline) -> None:
-        """Wait for what is in flight, and for the partitions that are being added. Raises if something has failed."""
+        """Wait until all records are stored, and all partitions added. Raises if the transaction has failed."""
         state = self.state
         try:
             async with asyncio.timeout(deadline.left_s):
@@ -282,14 +284,14 @@ class TransactionManager:
         try:
             while state.is_sending and (wanted := sorted(self._wanted)):
                 await self._added(wanted)
-        except Exception as failure:  # any error: without an answer the batches would wait until they are late
+        except Exception as failure:  # any error: otherwise the batches would wait until their timeout
             self._aborting(as_raylog_error(failure))
         self._adding = None
         self._wanted.clear()
         self._sending.look_again()
 
     async def _added(self, wanted: list[tuple[str, int]]) -> None:
-        """Add partitions. Until it is answered it is not known whether the transaction has begun, so this goes on."""
+        """Add partitions, with retries, since without an answer it is unknown whether the transaction has begun."""
         added: dict[tuple[str, int], str] = {}
         while True:
             try:
@@ -305,7 +307,10 @@ class TransactionManager:
     # Errors
 
     def _aborting(self, error: RaylogError) -> RaylogError:
-        """Take an error in: the producer is at its end, the transaction is, or the call may be repeated."""
+        """Apply an error, and return it as the user gets it.
+
+        A fatal one ends the producer. Others make the transaction abortable, unless the call may be repeated.
+        """
         error = self._coordinator.public_error(error)
         if isinstance(error, FATAL):
             self.state.failed_for_good(error)
@@ -324,14 +329,14 @@ class TransactionManager:
             )
 
     def _refuse(self) -> None:
-        """Refuse records with the reason of this state."""
+        """Refuse records, unless `send` is legal in the present state."""
         error = self.state.refusal(Call.SEND)
         if error is not None:
             self._sending.refuse(error)
 
     @asynccontextmanager
     async def _call(self, call: Call, timeout_s: float | None) -> AsyncIterator[Deadline]:
-        """One call of the user: legal now, behind the one before it, with a deadline."""
+        """Wrap one call of the user: after the calls before it, check that it is legal; measure its time."""
         deadline = Deadline(self._default_s if timeout_s is None else timeout_s)
         self._check_usable()
         began_s = now_s()
@@ -344,5 +349,5 @@ class TransactionManager:
                 self._taken_s[call] += now_s() - began_s
 
     def metrics(self) -> dict[str, float]:
-        """Time that the user's calls took in all, by Kafka's names, in nanoseconds."""
+        """The total time of the user's calls, by Kafka's names, in nanoseconds."""
         return {name: self._taken_s[call] * 1e9 for call, name in TIMED.items()}

@@ -1,4 +1,4 @@
-"""The state of a transactional producer: which call is legal now, its identity, and what its transaction has in it.
+"""The state of a transactional producer: its identity, its transaction's participants, and which calls are legal.
 
     uninitialized --init--> ready --begin--> in transaction --commit--> committing --> ready
                                                    |------abort-----> aborting ----> ready
@@ -6,7 +6,7 @@
     in transaction, committing --a send fails--> abortable error --abort--> aborting
     any --fenced--> fatal error
 
-A call that ran out of time may be repeated: the state stays. Pure; owned by `TransactionManager`.
+After a timeout of a call the state stays, and the call may be repeated. Pure; owned by `TransactionManager`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from raylog.core.invariants import require
 
 
 class Status(Enum):
-    """Where the producer is."""
+    """The states of the producer; the values complete the sentence "The producer ..."."""
 
     UNINITIALIZED = "has not called init_transactions() yet"
     READY = "has no transaction open"
@@ -34,7 +34,7 @@ class Status(Enum):
 
 
 class Call(Enum):
-    """The calls of the user; the values are the names of the methods."""
+    """The user's calls; the values are the names of the methods."""
 
     INIT = "init_transactions"
     BEGIN = "begin_transaction"
@@ -56,11 +56,11 @@ LEGAL: Final[Mapping[Status, tuple[Call, ...]]] = {
     Status.ABORTABLE_ERROR: (Call.ABORT,),
     Status.FATAL_ERROR: (),
 }
-"""The calls that may come next; every other one is refused."""
+"""The legal calls in each state; all others are refused."""
 
 
 class Identity(NamedTuple):
-    """What a producer's batches carry: another epoch in each transaction (KIP-890)."""
+    """Producer id and epoch, as in its batches; each transaction has another epoch (KIP-890)."""
 
     producer_id: int
     producer_epoch: int
@@ -70,43 +70,42 @@ UNKNOWN: Final = Identity(-1, -1)
 
 
 class TransactionState:
-    """One producer's state."""
+    """The state of one transactional producer."""
 
     def __init__(self, transactional_id: str, *, two_phase_commit: bool = False) -> None:
         self.transactional_id = transactional_id
         self.may_prepare = two_phase_commit
-        """Whether the transaction may wait for its outcome: it does not time out, or is taken over by another process
-        before it would."""
+        """Whether a transaction may be prepared: it does not time out, or another process takes it over before."""
         self.status = Status.UNINITIALIZED
         self.identity = UNKNOWN
         self.partitions: dict[tuple[str, int], str] = {}
-        """Those that the coordinator has added to the open transaction, with the ids of their topics: a topic that is
-        created again under the same name is another participant."""
+        """The partitions that the coordinator has added to the open transaction, with their topic ids: a topic that is
+        created again with the same name is another participant."""
         self.groups: set[str] = set()
-        """Groups whose offsets are committed with it, added likewise."""
+        """The groups that the coordinator has added, whose offsets are committed with the transaction."""
         self.prepared: PreparedTxnState | None = None
-        """The name of the prepared transaction; None = none is prepared."""
+        """The state of the prepared transaction; None = none is prepared."""
         self.cause: RaylogError | None = None
-        """Why the state is an error."""
+        """The error that led to an error state."""
 
     @property
     def is_sending(self) -> bool:
-        """Whether batches may be sent: they belong to a transaction that is not being given up."""
+        """Whether batches may be sent: a transaction is open or being committed, and has not failed."""
         return self.status in (Status.IN_TRANSACTION, Status.COMMITTING)
 
     @property
     def gives_up(self) -> bool:
-        """Whether a batch that was refused is not sent again."""
+        """Whether failed batches are not retried, because the transaction cannot be committed any more."""
         return self.status in (Status.ABORTING, Status.ABORTABLE_ERROR, Status.FATAL_ERROR)
 
     @property
     def is_begun(self) -> bool:
-        """Whether the coordinator knows of the transaction, so that it has to end it."""
+        """Whether the transaction has begun at the coordinator, which then has to end it."""
         was_kept = self.prepared is not None and self.prepared.producer_id >= 0
         return bool(self.partitions or self.groups) or was_kept
 
     def refusal(self, call: Call) -> RaylogError | None:
-        """The error of a call that is not legal now, with the ones that are; None = it is legal."""
+        """The error for a call that is not legal now, which names the legal ones; None = it is legal."""
         if call in LEGAL[self.status]:
             if call is Call.PREPARE and not self.may_prepare:
                 return InvalidTxnState(
@@ -134,33 +133,33 @@ class TransactionState:
         if error is not None:
             raise error
 
-    # Changes; each follows a `check`
+    # Transitions; each follows a successful `check`
 
     def initialized(self, identity: Identity, kept: PreparedTxnState | None) -> None:
-        """The coordinator has given an identity; it has kept a prepared transaction, or none is open."""
+        """The coordinator has given an identity; it has kept a prepared transaction, or no transaction is open."""
         require(self.status is Status.UNINITIALIZED, "a producer is initialized once")
         self.identity = identity
         self.prepared = kept
         self.status = Status.READY if kept is None else Status.PREPARED
 
     def begin(self) -> None:
-        """A transaction begins; the coordinator learns of it with its first partition or group."""
+        """Begin a transaction. The coordinator learns of it when its first partition or group is added."""
         require(self.status is Status.READY and not self.is_begun, "a transaction begins behind the end of another")
         self.status = Status.IN_TRANSACTION
 
     def prepare(self) -> PreparedTxnState:
-        """Everything sent is stored; the name of the transaction."""
+        """All records are stored: prepare the transaction, and return its state."""
         require(self.status is Status.IN_TRANSACTION, "an open transaction is prepared")
         self.prepared = PreparedTxnState(*self.identity) if self.is_begun else PreparedTxnState()
         self.status = Status.PREPARED
         return self.prepared
 
     def ending(self, *, committed: bool) -> None:
-        """The end was requested: nothing more comes into the transaction."""
+        """Begin to commit or abort: no more records are accepted."""
         self.status = Status.COMMITTING if committed else Status.ABORTING
 
     def ended(self, identity: Identity) -> None:
-        """The end is decided; the next transaction has another identity."""
+        """The commit or abort is decided; `identity` is for the next transaction."""
         require(self.status in (Status.COMMITTING, Status.ABORTING), "only an end that was requested is decided")
         self.identity = identity
         self.partitions.clear()
@@ -169,21 +168,21 @@ class TransactionState:
         self.status = Status.READY
 
     def failed(self, error: RaylogError) -> bool:
-        """Something in the transaction has failed; True when it can be committed no more because of this."""
+        """A record or request of the transaction has failed; True = this makes the transaction abortable."""
         if not self.is_sending:
             return False
         self.status, self.cause = Status.ABORTABLE_ERROR, error
         return True
 
     def failed_for_good(self, error: RaylogError) -> None:
-        """The producer can do nothing any more; the first such error stays."""
+        """The producer can only be closed now; of several such errors the first is kept."""
         if self.status is not Status.FATAL_ERROR:
             self.status, self.cause = Status.FATAL_ERROR, error
 
 
 def _next_step(cause: RaylogError) -> str:
-    """What to do about a transaction in which this has failed."""
-    if isinstance(cause, InvalidProducerEpoch):  # to a leader, a fenced producer and a slow one are the same
+    """What the user should do about a transaction that failed with this error."""
+    if isinstance(cause, InvalidProducerEpoch):  # a leader cannot distinguish a fenced producer from a slow one
         return (
             "Either the transaction has timed out, or another producer has this transactional_id now. Call "
             "abort_transaction(): if it raises ProducerFenced, close this producer; else begin another transaction."

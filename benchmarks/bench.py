@@ -22,9 +22,6 @@ from benchmarks.peers.processes import Unavailable
 from benchmarks.report.results import Measured, Results
 from raylog.core.errors import RaylogError
 
-BATCH_BYTES = 128 << 10
-"""The batch size of every client: Kafka's clients need it for their best rate."""
-BATCH_BYTES_LARGE = 1 << 20
 GRACE_S = 60.0
 """Grace period of a measurement that runs at the end of the time, before it is aborted."""
 LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
@@ -42,13 +39,11 @@ class Contestant:
     peer: str
     client: str
     form: str = "records"
-    linger_ms: int = 5
-    batch_bytes: int = BATCH_BYTES
 
     @property
     def is_named_in_goals(self) -> bool:
         """Whether a goal compares with it closely: then it gets all rounds in a quick run too."""
-        return self.peer in ("raylog", "prototype", "") or self.client in ("java", "confluent")
+        return self.peer in ("raylog", "") or self.client in ("java", "confluent")
 
     @property
     def is_needed(self) -> bool:
@@ -76,11 +71,6 @@ CONTESTANTS = {
         Contestant("kafka share group", "kafka", "confluent"),
         Contestant("rabbitmq quorum queue", "rabbitmq", "rabbitmq"),
         Contestant("rabbitmq ttl, dead letters", "rabbitmq", "rabbitmq", "delayed"),
-        Contestant("rocketmq timer", "rocketmq", "rocketmq"),
-        Contestant("pulsar deliver_at", "pulsar", "pulsar"),
-        Contestant("pulsar shared subscription", "pulsar", "pulsar"),
-        Contestant("bare prototype", "prototype", "prototype"),
-        Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )
 }
 
@@ -370,8 +360,6 @@ def _job_of(jobs: Mapping[str, Job], contestant: Contestant) -> Job | None:
         job,
         client=contestant.client,
         form=contestant.form,
-        linger_ms=contestant.linger_ms,
-        batch_bytes=contestant.batch_bytes,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.analytics.contestants import (
     CEILING,
@@ -12,6 +11,7 @@ from benchmarks.analytics.contestants import (
     OURS,
     READER,
     address_options,
+    doing,
     present,
     servers_of,
 )
@@ -112,7 +112,7 @@ def reader_arrow(bench: Bench, sizes: Sizes) -> None:
         with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
             held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
             with Worker(ARROW_WORKER) as worker:
-                measure = _alone(worker, job_for, "read", held)
+                measure = doing(worker, job_for, "read", held)
                 for contestant in contestants:
                     bench.warm_up(contestant, measure)
                 bench.rounds("reader-arrow", f"{size:,} B, {sizes.partitions} partitions", contestants, measure)
@@ -129,27 +129,7 @@ def time_filter(bench: Bench, sizes: Sizes) -> None:
         held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
         with Worker(ARROW_WORKER) as worker:
             for place, lateness_ms in (("middle", None), ("middle", 0), ("end", None)):
-                measure = _alone(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)
+                measure = doing(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)
                 option = "" if lateness_ms is None else f", raylog.timestampLatenessMs={lateness_ms}"
                 case = f"{size:,} B, a thousandth of the time in the {place}{option}"
                 bench.rounds("time-filter", case, contestants, measure, metric="part_read", count=1)
-
-
-def _alone(
-    worker: Worker, job_for: JobFor, do: str, held: dict[str, int], **more: Any
-) -> Callable[[Contestant], Outcome | None]:
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
-        task = {
-            "do": do,
-            "topic": job.topic,
-            "bootstrap": job.address["bootstrap"],
-            "secret": job.address["secret"],
-            "server_pids": job.server_pids,
-            "records": held[contestant.peer],
-        }
-        return worker.run(task | more)
-
-    return measure

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from benchmarks.analytics import spark_streams, spark_writes
-from benchmarks.analytics.costs import Phase
-from benchmarks.analytics.workers import Task, serve
+from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
 
 if TYPE_CHECKING:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import tempfile
 from typing import TYPE_CHECKING
 
-from benchmarks.analytics.costs import Phase
 from benchmarks.analytics.progress import batches_of, throughput
 from benchmarks.analytics.spark_streams import run_for
-from benchmarks.analytics.workers import Task
+from benchmarks.analytics.workers import Phase, Task
 from benchmarks.clients.base import Unsupported
 from benchmarks.job import Outcome
 

@@ -88,9 +88,3 @@ class Measured(Client):
             return int(sum(reader.end_offsets(partitions).values()))
         finally:
             reader.close()
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if item is not None:
-                item.close()

@@ -247,9 +247,3 @@ class Measured(Client):
             return sum(loop.run_until_complete(_all(send_until(producer, ends_s) for producer in producers)))
 
         return run
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if item is not None:
-                item.close()

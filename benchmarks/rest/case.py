@@ -1,4 +1,4 @@
-"""One peer with one number of partitions: the measures in order, each within its deadline. Used by `__main__`."""
+"""One peer with one number of partitions: the measures in order, each within its deadline. Used by `command`."""
 
 from __future__ import annotations
 

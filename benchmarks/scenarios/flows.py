@@ -7,7 +7,7 @@ import time
 from dataclasses import replace
 
 from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running
+from benchmarks.clients.run import Running, run_both, with_sender
 from benchmarks.job import Outcome
 from benchmarks.peers.processes import cpu_seconds
 from benchmarks.scenarios.throughput import JobFor, fill_each
@@ -74,13 +74,7 @@ def _end_to_end(job_for: JobFor, rate: float, seconds: float, contestant: Contes
     warmup_s = min(2.0, seconds / 3)
     count = int(rate * (seconds + warmup_s))
     job = replace(job, rate=rate, count=count, warmup_s=warmup_s, linger_ms=0)
-    with Running(replace(job, load="follow")) as reading, Running(replace(job, load="pace", waits=True)) as sending:
-        reading.wait_ready()
-        sending.wait_ready()
-        sending.begin()
-        sent = sending.outcome()
-        outcome = reading.outcome()
-    return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}
+    return with_sender(*run_both(replace(job, load="follow"), replace(job, load="pace", waits=True)))
 
 
 def together(bench: Bench) -> None:

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running, run
+from benchmarks.clients.run import Running, run, run_both, with_sender
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.queues.loads import distinct
 from benchmarks.scenarios.throughput import JobFor
 
 CONTESTANTS = (
-    "raylog queue", "raylog queue, order by key", "kafka share group", "rabbitmq quorum queue", "nats",
-    "redis streams", "pulsar shared subscription",
+    "raylog queue", "raylog queue, order by key", "kafka share group", "rabbitmq quorum queue", "nats", "redis streams",
 )  # fmt: skip
 UNREPLICATED = "redis"
 """This server answers before its replicas have a record, so it has none."""
@@ -106,14 +105,5 @@ def _send_to_handler(job: Job, seconds: float) -> Outcome:
     job = replace(
         job, rate=RATE, count=count, warmup_s=warmup_s, linger_ms=0, group=f"group-{time.time_ns()}", form="records"
     )
-    with (
-        Running(replace(job, load="handle", connections=CONSUMERS)) as taking,
-        Running(replace(job, load="pace", waits=True)) as sending,
-    ):
-        taking.wait_ready()
-        sending.wait_ready()
-        time.sleep(JOIN_S)
-        sending.begin()
-        sent = sending.outcome()
-        outcome = taking.outcome()
-    return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}
+    taking = replace(job, load="handle", connections=CONSUMERS)
+    return with_sender(*run_both(taking, replace(job, load="pace", waits=True), JOIN_S))

@@ -25,8 +25,6 @@ USUAL_SIZES = (100, 1_000)
 day, and servers that keep everything in memory would fill it with larger records."""
 QUICK_RECORDS, QUICK_FILL_S = 5_000_000, 7.0
 """Columns of so many take half a second to read; fewer would measure the consumer's start, not its reading."""
-PROTOTYPES = ("bare prototype", "bare prototype, 1 MiB batches")
-"""With the common batch size, and with its own."""
 JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
@@ -58,14 +56,13 @@ def produce(bench: Bench) -> None:
     # The last topic of a quick run is reused by the next scenario.
     kinds += [(6, 3, True), (6, 3, False)] if quick else [(1, 1, True), (6, 3, True)]
     for partitions, replication, fsync in kinds:
-        bare = PROTOTYPES if (partitions, replication) == (1, 1) else ()
-        contestants = bench.among(*PRODUCERS, *bare)
+        contestants = bench.among(*PRODUCERS)
         own = (partitions, replication, fsync) != (6, 3, False)
         with bench.topic(contestants, partitions, replication, fsync=fsync, fresh=own) as job_for:
             for size, acks, compression in _variants(quick, replication, fsync):
                 usual = size in USUAL_SIZES and acks == "all" and compression == "none"
-                names = (*PRODUCERS, *bare) if usual else CORE_PRODUCERS
-                names = (*_quick_producers(replication, fsync), *bare) if quick else names
+                names = PRODUCERS if usual else CORE_PRODUCERS
+                names = _quick_producers(replication, fsync) if quick else names
                 bench.rounds(
                     "produce",
                     case_name(size, partitions, replication, acks, compression, fsync),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pairs.__main__ import main
+from benchmarks.pairs.compare import main
 from benchmarks.pairs.pausing import descendants, paused
 from benchmarks.pairs.table import Run, as_markdown
 from tests.waiting import wait_for

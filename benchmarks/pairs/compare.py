@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pairs BEFORE NOW`: rows of two checkouts in turn, each about a second, as ratios.
+"""Rows of two checkouts in turn, each about a second, as ratios.
 
 Both clusters stay up; the processes of one are stopped while the other works. A machine whose speed changes by a tenth
 within minutes is the same for both runs of a pair. A cluster keeps the speed of its start, where its processes and
@@ -10,15 +10,14 @@ alone does.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.options import Parser
 from benchmarks.pairs.pausing import paused
 from benchmarks.pairs.table import Run, as_markdown
 
@@ -107,9 +106,9 @@ def started(first: Path, second: Path, chosen: Sequence[str], pairs: int) -> dic
         return measured(one, other, chosen, pairs)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def main(given: Sequence[str]) -> int:
     """Run the pairs, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
+    parser = Parser("pairs", __doc__)
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("now", type=Path, help="another one")
     parser.add_argument("--pairs", type=int, default=20, help="of each row and start (default: 20)")
@@ -127,7 +126,3 @@ def main(given: Sequence[str] | None = None) -> int:
             later += sides[1 - start % 2]
     print(as_markdown(runs))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

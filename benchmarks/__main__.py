@@ -47,7 +47,9 @@ COMMANDS = {
         "rest.dozing", "the first record to a partition whose replicas doze", "--partitions 6 --rounds 1"
     ),
     "analytics": Command("analytics.command", "Spark and Ray Data on Raylog, beside Kafka", "reader-arrow --quick"),
-    "compaction": Command("compaction", "the log cleaner on one core: bytes a second, memory", "--records 400000"),
+    "compaction": Command(
+        "compaction", "the log cleaner on one core: bytes a second, memory", "--records 1000000 --keys 100000"
+    ),
     "scrape": Command("scrape", "the CPU time of a node's metrics page with 200 replicas", ""),
 }
 

@@ -90,6 +90,8 @@ def main(given: Sequence[str]) -> int:
     chosen = parser.parse_args(given)
     with tempfile.TemporaryDirectory(dir=chosen.data) as name:
         log = written(Path(name) / "t-0", chosen.records, chosen.keys, SEGMENT_BYTES)
+        if len(log.segments) < 2:
+            parser.error(f"--records {chosen.records} fill no segment of {SEGMENT_BYTES >> 20} MiB: nothing is cleaned")
         found = cleaned(log)
         log.close()
     print(f"{found.bytes_before / 1e6:,.0f} MB, {found.records_before:,} records, up to {chosen.keys:,} keys")

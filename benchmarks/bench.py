@@ -51,6 +51,26 @@ class Contestant:
         return self.is_named_in_goals or self.client == "kafka_python"
 
 
+JobFor = Callable[[Contestant], Job | None]
+"""The job of a contestant on its server's topic; None without such a topic."""
+Measure = Callable[[Contestant], Outcome | None]
+
+
+def of_job(job_for: JobFor, work: Callable[[Job, Contestant], Outcome]) -> Measure:
+    """What measures a contestant with its job."""
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        return None if job is None else work(job, contestant)
+
+    return measure
+
+
+def run_for(job_for: JobFor, load: str, **changes: Any) -> Measure:
+    """A measurement that is one job in one process."""
+    return of_job(job_for, lambda job, _: run(replace(job, load=load, **changes)))
+
+
 CONTESTANTS = {
     item.name: item
     for item in (
@@ -200,7 +220,7 @@ class Bench:
         holds: str = "",
         fresh: bool = False,
         is_queue: bool = False,
-    ) -> Iterator[Callable[[Contestant], Job | None]]:
+    ) -> Iterator[JobFor]:
         """A topic on each contestant's server; returns the job of a contestant, None without such a topic.
 
         A quick run reuses topics of the same kind until `drop_topics`, because creating and deleting them takes longer
@@ -266,7 +286,7 @@ class Bench:
         scenario: str,
         case: str,
         contestants: Sequence[Contestant],
-        measure: Callable[[Contestant], Outcome | None],
+        measure: Measure,
         metric: str = "rate",
         count: int | None = None,
         *,
@@ -281,7 +301,7 @@ class Bench:
     def rounds_in_turn(
         self,
         scenario: str,
-        cases: Mapping[str, Callable[[Contestant], Outcome | None]],
+        cases: Mapping[str, Measure],
         contestants: Sequence[Contestant],
         metric: str = "rate",
         count: int | None = None,
@@ -307,7 +327,7 @@ class Bench:
         for case in cases:
             self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
 
-    def warm_up(self, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+    def warm_up(self, contestant: Contestant, measure: Measure) -> None:
         """One measurement that does not count; one that fails will fail again where it is reported."""
         with contextlib.suppress(*LEFT_OUT):
             measure(contestant)
@@ -315,9 +335,7 @@ class Bench:
     def _is_once(self, contestant: Contestant) -> bool:
         return self.pace.quick and not contestant.is_named_in_goals
 
-    def _measure(
-        self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None], *, forgets: bool
-    ) -> None:
+    def _measure(self, row: Measured, contestant: Contestant, measure: Measure, *, forgets: bool) -> None:
         even_start.write_out()
         if row.metric in RATES:
             even_start.warm_memory(
@@ -339,28 +357,10 @@ class Bench:
         text = ", ".join(f"{name} {value:,.6g}" for name, value in medians.items())
         self.say(f"{scenario}, {case} [{metric}]: {text or 'no contestant took part'}")
 
-    def run_for(
-        self, job_for: Callable[[Contestant], Job | None], load: str, **changes: Any
-    ) -> Callable[[Contestant], Outcome | None]:
-        """A measurement that is one job in one process."""
-
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else run(replace(job, load=load, **changes))
-
-        return measure
-
 
 def _job_of(jobs: Mapping[str, Job], contestant: Contestant) -> Job | None:
-    """The job of a contestant on its server's topic; None without such a topic."""
     job = jobs.get(contestant.peer)
-    if job is None:
-        return None
-    return replace(
-        job,
-        client=contestant.client,
-        form=contestant.form,
-    )
+    return None if job is None else replace(job, client=contestant.client, form=contestant.form)
 
 
 def with_costs(outcome: Outcome) -> Outcome:

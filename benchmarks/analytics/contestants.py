@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job
 from benchmarks.job import Job, Outcome
 
 OURS = Contestant("raylog source", "raylog", "spark")
@@ -35,15 +35,10 @@ def address_options(job: Job, peer: str) -> dict[str, str]:
     return {"raylog.bootstrap": job.address["bootstrap"], "raylog.secret": job.address["secret"]}
 
 
-def doing(
-    worker: Worker, job_for: Callable[[Contestant], Job | None], do: str, records: Mapping[str, int], **more: Any
-) -> Callable[[Contestant], Outcome | None]:
+def doing(worker: Worker, job_for: JobFor, do: str, records: Mapping[str, int], **more: Any) -> Measure:
     """A measurement that is one task of a worker without Spark; `records` by server."""
 
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         task = {
             "do": do,
             "peer": contestant.peer,
@@ -55,7 +50,7 @@ def doing(
         }
         return worker.run(task | more)
 
-    return measure
+    return of_job(job_for, measure)
 
 
 def servers_of(contestants: Iterable[Contestant]) -> list[Contestant]:

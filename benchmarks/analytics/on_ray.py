@@ -5,8 +5,8 @@ from __future__ import annotations
 from benchmarks.analytics.contestants import OURS, RAY_DATA, RAY_KAFKA, address_options, doing, present, servers_of
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
-from benchmarks.job import Outcome
+from benchmarks.bench import Bench, Contestant, of_job
+from benchmarks.job import Job, Outcome
 from benchmarks.scenarios.throughput import fill_each
 
 RAY_WORKER, SESSION_WORKER = "benchmarks.analytics.ray_worker", "benchmarks.analytics.session_worker"
@@ -42,13 +42,12 @@ def session(bench: Bench, sizes: Sizes) -> None:
     with bench.topic(contestants, 1, 1, holds="rows of a session") as job_for:
         fill_each(bench, job_for, contestants, SIZE, min(SESSION_RECORDS, sizes.records), FILL_S)
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             options = {"subscribe": job.topic, **address_options(job, contestant.peer)}
             with Worker(SESSION_WORKER, {"ray": job.address["ray"]}) as worker:
                 return worker.run({"do": "session", "options": options})
 
         count = bench.pace.slow_rounds
-        bench.rounds("session", "to the first row", contestants, measure, metric="seconds", count=count)
+        bench.rounds(
+            "session", "to the first row", contestants, of_job(job_for, measure), metric="seconds", count=count
+        )

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from benchmarks.analytics.contestants import (
     CEILING,
     CEILING_NEVER_NULL,
@@ -17,11 +15,11 @@ from benchmarks.analytics.contestants import (
 )
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.spark_kafka import connector
-from benchmarks.scenarios.throughput import JobFor, fill_each
+from benchmarks.scenarios.throughput import fill_each
 
 VALUE_BYTES = (100, 1_000)
 FILL_S = 150.0
@@ -83,9 +81,7 @@ def spark_read(bench: Bench, sizes: Sizes) -> None:
             bench.rounds("spark-read", f"{size:,} B, {sizes.partitions} partitions, local[2]", contestants, measure)
 
 
-def _whole(
-    worker: Worker, job_for: JobFor, size: int, held: dict[str, int], partitions: int
-) -> Callable[[Contestant], Outcome | None]:
+def _whole(worker: Worker, job_for: JobFor, size: int, held: dict[str, int], partitions: int) -> Measure:
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant) if contestant.peer else None
         if job is None and contestant.peer:

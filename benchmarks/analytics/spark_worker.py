@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks.analytics import spark_streams, spark_writes
+from benchmarks.analytics import spark_streams
 from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
 
@@ -64,7 +64,7 @@ def begin(settings: Task) -> Mapping[str, Callable[[Task], Outcome]]:
     return {
         "read": lambda task: read(spark, task),
         "stream": lambda task: spark_streams.stream(spark, task),
-        "write": lambda task: spark_writes.write(spark, task),
+        "write": lambda task: spark_streams.write(spark, task),
     }
 
 

@@ -12,17 +12,29 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.options import Parser
 from benchmarks.pairs.pausing import paused
-from benchmarks.pairs.table import Run, as_markdown
+from benchmarks.report.stats import percentile
 
 WORKER = Path(__file__).parent / "worker.py"
 END_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a row."""
+
+    rate: float
+    """Records a second."""
+    processor_s: float
+    """Seconds of the machine's processors for each record."""
+    took_s: float
 
 
 class Checkout:
@@ -104,6 +116,31 @@ def started(first: Path, second: Path, chosen: Sequence[str], pairs: int) -> dic
     """Start both clusters, the first one before the second, and return what `measured` does."""
     with Checkout(first) as one, Checkout(second) as other:
         return measured(one, other, chosen, pairs)
+
+
+def as_markdown(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> str:
+    """Return a line for each row: the rates, and what the second has of the first; quartiles in brackets."""
+    lines = [
+        "| row | rate before | now | now / before | processor time, now / before | pairs of, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row, (before, now) in runs.items():
+        rates = [later.rate / earlier.rate for earlier, later in zip(before, now, strict=True)]
+        used = [later.processor_s / earlier.processor_s for earlier, later in zip(before, now, strict=True)]
+        lines.append(
+            f"| {row} | {_median(before):,.0f} | {_median(now):,.0f} | {_quartiles(rates)} | {_quartiles(used)} "
+            f"| {len(rates)} x {sum(run.took_s for run in before) / len(before):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _median(runs: Sequence[Run]) -> float:
+    return percentile(sorted(run.rate for run in runs), 50)
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, middle, high = (percentile(sorted(values), percent) for percent in (25, 50, 75))
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 def main(given: Sequence[str]) -> int:

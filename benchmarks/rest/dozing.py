@@ -15,7 +15,7 @@ from benchmarks.peers.processes import adopt_orphans
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.report.results import Measured, Results
 from benchmarks.rest.command import open_files
-from benchmarks.rest.deadline import Deadline
+from benchmarks.rest.peer import Deadline
 from benchmarks.rest.raylog_rest import RaylogWriter, client
 from benchmarks.rest.readings import state
 from benchmarks.rest.trickle import in_percentiles

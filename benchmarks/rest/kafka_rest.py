@@ -13,8 +13,7 @@ from benchmarks.job import Job
 from benchmarks.optional import module
 from benchmarks.peers.kafka import Kafka, topic_config
 from benchmarks.peers.processes import Unavailable
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import OnServer, Request, expect, first_of, wait_until_led
+from benchmarks.rest.peer import Deadline, OnServer, Request, expect, first_of, wait_until_led
 from benchmarks.rest.table import DESCRIBE, LIST
 
 POLL_S = 0.1

@@ -7,10 +7,43 @@ from collections.abc import Callable, Mapping
 from typing import Final, Generic, Protocol, TypeVar
 
 from benchmarks.clients.base import Client
+from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.processes import Unavailable
-from benchmarks.rest.deadline import Deadline
+from benchmarks.peers.raylog_peer import Raylog
 
 READ_S: Final = 1.0
+LAST_CALL_S: Final = 0.1
+"""What a call gets at least: one that fails in time names the reason."""
+
+
+class Deadline:
+    """Ends `seconds` after it was made."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._began_s = time.monotonic()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for the next call."""
+        return max(LAST_CALL_S, self.seconds - self.passed_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return self.passed_s >= self.seconds
+
+    def check(self, what: str) -> None:
+        """Raise Unavailable, with what has not happened, when the time is used up."""
+        if self.is_over:
+            raise Unavailable(f"{what} within {self.seconds:.0f} s")
+
+
 Request = Callable[[Deadline], float]
 """Requests something of all partitions; returns its seconds. Unavailable when the answer does not have all of them."""
 
@@ -76,23 +109,7 @@ class AtRest(Protocol):
         """Version and settings."""
 
 
-class Stoppable(Protocol):
-    """A server of the other benchmarks."""
-
-    def start(self) -> None:
-        """Start it."""
-
-    def stop(self) -> None:
-        """End it in any way."""
-
-    def stop_within(self, timeout_s: float) -> None:
-        """Stop it cleanly; Unavailable when that was not possible."""
-
-    def describe(self) -> dict[str, str]:
-        """Version and settings."""
-
-
-Server = TypeVar("Server", bound=Stoppable)
+Server = TypeVar("Server", Kafka, Raylog)
 
 
 class OnServer(Generic[Server]):

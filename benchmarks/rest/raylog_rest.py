@@ -11,8 +11,7 @@ from benchmarks.clients.raylog_client import Measured
 from benchmarks.job import Job
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.raylog_peer import Raylog, topic_config
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import OnServer, Request, expect, first_of, wait_until_led
+from benchmarks.rest.peer import Deadline, OnServer, Request, expect, first_of, wait_until_led
 from benchmarks.rest.table import DESCRIBE, LIST, STATUS
 from raylog.client.admin.admin import Admin
 from raylog.client.admin.descriptions import TopicDescription

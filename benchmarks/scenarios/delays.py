@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, of_job
 from benchmarks.clients.run import run_both
 from benchmarks.job import Job, Outcome
 
@@ -25,18 +25,10 @@ def delays(bench: Bench) -> None:
     where = "100 B, 1 partition, RF 3"
     with bench.topic(contestants, 1, 3, holds="delayed", is_queue=True) as job_for:
         seconds = 4.0 if bench.pace.quick else 20.0
-
-        def late(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _lateness(job, seconds)
-
+        late = of_job(job_for, lambda job, _: _lateness(job, seconds))
         bench.rounds("delays", f"{where}, {RATE:,} due/s, lateness", contestants, late, metric="p99_ms")
         count = QUICK_BURST if bench.pace.quick else BURST
-
-        def at_once(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _burst(job, count)
-
+        at_once = of_job(job_for, lambda job, _: _burst(job, count))
         bench.rounds("delays", f"{where}, {count:,} due at once", contestants, at_once)
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job, run_for
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import drop_from_page_cache
@@ -25,7 +25,6 @@ USUAL_SIZES = (100, 1_000)
 day, and servers that keep everything in memory would fill it with larger records."""
 QUICK_RECORDS, QUICK_FILL_S = 5_000_000, 7.0
 """Columns of so many take half a second to read; fewer would measure the consumer's start, not its reading."""
-JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
 """Timeout for filling a topic; a slower server is measured with the records it has."""
@@ -67,7 +66,7 @@ def produce(bench: Bench) -> None:
                     "produce",
                     case_name(size, partitions, replication, acks, compression, fsync),
                     bench.among(*names),
-                    bench.run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
+                    run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
                     forgets=True,
                 )
 
@@ -155,17 +154,12 @@ def consume(bench: Bench) -> None:
             bench.rounds("consume", f"{case}, cold", few, cold, count=rounds)
 
 
-def _reading(
-    bench: Bench, job_for: JobFor, size: int, held: Mapping[str, int], *, cold: bool
-) -> Callable[[Contestant], Outcome | None]:
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+def _reading(bench: Bench, job_for: JobFor, size: int, held: Mapping[str, int], *, cold: bool) -> Measure:
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         wanted = replace(job, load="consume", size=size, count=held[contestant.peer])
         if cold:
             drop_from_page_cache(bench.peers[contestant.peer].folder())
             wanted = replace(wanted, warmup_s=0.0, once=True)
         return run(wanted)
 
-    return measure
+    return of_job(job_for, measure)

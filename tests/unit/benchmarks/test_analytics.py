@@ -37,7 +37,7 @@ from benchmarks.report.tables import as_markdown
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench([], replace(PACE, rounds=2), Results({}, {}, {}), tmp_path)
+    return Bench([], replace(PACE, rounds=2, touched_bytes=0), Results({}, {}, {}), tmp_path)
 
 
 def report(number: int, rows: int, **phases: int) -> dict[str, Any]:

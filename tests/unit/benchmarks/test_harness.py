@@ -20,9 +20,17 @@ A, B = Contestant("a", "", ""), Contestant("b", "", "")
 ONCE = Contestant("c", "redis", "redis")
 
 
+PACE = replace(QUICK, rounds=2, touched_bytes=0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even_start, "write_out", lambda: None)  # of the whole machine
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench([], replace(QUICK, rounds=2), Results({}, {}, {}), tmp_path)
+    return Bench([], PACE, Results({}, {}, {}), tmp_path)
 
 
 def test_contestants_are_measured_in_turn(bench: Bench) -> None:
@@ -68,7 +76,7 @@ def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
 
 
 def test_when_the_time_is_over_every_case_that_began_has_one_round(tmp_path: Path) -> None:
-    late = Bench([], replace(QUICK, limit_s=0.0), Results({}, {}, {}), tmp_path)
+    late = Bench([], replace(PACE, limit_s=0.0), Results({}, {}, {}), tmp_path)
     late.rounds("produce", "a case", [A, B], lambda _: {"rate": 1.0})
     assert [len(row.rounds) for row in late.results.measured] == [1, 1]
 
@@ -216,6 +224,5 @@ def test_files_stay_as_they_are_when_their_pages_leave_the_cache(tmp_path: Path)
     (tmp_path / "deep").mkdir()
     path = tmp_path / "deep" / "0.log"
     path.write_bytes(b"v" * 100_000)
-    even_start.write_out()
     even_start.warm_memory([tmp_path], 1 << 20)
     assert path.read_bytes() == b"v" * 100_000

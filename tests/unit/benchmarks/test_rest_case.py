@@ -9,8 +9,7 @@ import pytest
 
 from benchmarks.peers.processes import ServerProcess, Unavailable
 from benchmarks.rest.case import AFTER, BEFORE, Case, Plan
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import Request, Writer
+from benchmarks.rest.peer import Deadline, Request, Writer
 
 PLAN = Plan(partitions=5, replication=1, deadline_s=60.0, quiet_s=0.0, window_s=0.01)
 ALL = ["start", "create", "serve", "status", "create", "serve", "write 0", "write 1", "write 2", "write 3", "write 4",

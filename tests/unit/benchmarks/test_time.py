@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import page
+from benchmarks import even_start, page
 from benchmarks.bench import QUICK, Bench, Contestant, TimeIsOver
 from benchmarks.job import Outcome
 from benchmarks.peers.processes import Unavailable
@@ -70,6 +70,11 @@ class Pretended:
 @pytest.fixture
 def server() -> Pretended:
     return Pretended()
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even_start, "write_out", lambda: None)  # of the whole machine
 
 
 @pytest.fixture

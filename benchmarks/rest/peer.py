@@ -116,7 +116,7 @@ class OnServer(Generic[Server]):
     """What all peers have of the server that they measure."""
 
     def __init__(self, server: Server) -> None:
-        self._server = server
+        self._server: Server = server
 
     def start(self, deadline: Deadline) -> None:
         """Start it, or start it again on its data, and wait until it serves."""

@@ -22,7 +22,9 @@ class Command:
 
 COMMANDS = {
     "run": Command(
-        "page", "every scenario, Raylog beside its peers in turn; what `make bench` does, and no command", "--quick"
+        "page",
+        "every scenario, Raylog beside its peers in turn; what `make bench` does; also without a command",
+        "--quick",
     ),
     "document": Command(
         "report.document",

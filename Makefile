@@ -25,7 +25,8 @@
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
 #                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
-#                    make bench BENCH_ARGS="--only produce,latency" a part of them
+#                    make bench BENCH_ARGS="--only produce,latency" a part of them; python -m benchmarks --help lists
+#                    others: two checkouts in pairs, delays, queues, partitions at rest, and more
 #   make native      compile the eight hot modules with mypyc, where there is a C compiler; optional; make bench does
 #                    it first, and rm -r raylog/_native (or RAYLOG_COMPILED=0) reverts it
 #   make wheel       build a wheel into dist/, with the versions it was tested with (cluster.yaml installs it)

@@ -1,5 +1,6 @@
-"""Raylog and its peers, measured side by side in one run: `make bench`, or `python -m benchmarks --help`.
+"""Raylog measured, alone or beside its peers: `python -m benchmarks --help`, or `make bench` for the whole page.
 
-The harness (`__main__`, `bench`, `scenarios`) starts real servers (`peers`) and one process per client and measurement
-(`clients`, which run `loads`), and writes JSON, tables and plots. docs/performance.md is made from the JSON of one run.
+`page` starts real servers (`peers`) and one process per client and measurement (`clients`, which run `loads`), has
+`scenarios` measured by the harness (`bench`), and writes JSON, tables and plots. docs/performance.md is made from the
+JSON of one run. Beside it, the commands of `__main__` measure one thing each.
 """

@@ -1,186 +1,92 @@
-"""`python -m benchmarks`: start the servers, measure the scenarios, show and keep the results."""
+"""Measure Raylog, alone or beside its peers: `python -m benchmarks COMMAND`, each with its own --help."""
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import os
-import shutil
-import signal
+import importlib
 import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from rich.console import Console
-
-from benchmarks import machine
-from benchmarks.bench import FULL, GRACE_S, QUICK, Bench, TimeIsOver
-from benchmarks.optional import Missing
-from benchmarks.peers.base import Peer
-from benchmarks.peers.kafka import Kafka
-from benchmarks.peers.nats_peer import Nats
-from benchmarks.peers.processes import Unavailable, kill_children
-from benchmarks.peers.prototype_peer import Prototype
-from benchmarks.peers.pulsar_peer import Pulsar
-from benchmarks.peers.rabbitmq_peer import RabbitMq
-from benchmarks.peers.ray_queue_peer import RayQueue
-from benchmarks.peers.raylog_peer import Raylog
-from benchmarks.peers.redis_peer import Redis
-from benchmarks.peers.rocketmq_peer import RocketMq
-from benchmarks.report.plots import draw
-from benchmarks.report.results import REST_OF, Results
-from benchmarks.report.tables import as_markdown, show
-from benchmarks.scenarios import LEFT_TO_FULL_RUNS, SCENARIOS, SHARES_TOPICS_WITH_LAST, share_of
-from benchmarks.scenarios.throughput import warm_up
-
-ROOT = Path(__file__).resolve().parents[1]
-CACHE = ROOT / "build" / "peers"
-PEERS = ("raylog", "kafka", "nats", "redis", "ray.util.queue", "rabbitmq", "rocketmq", "pulsar")
-NEEDS_NO_SERVER = {"limits"}
-PEERS_OF = {
-    "queues": {"raylog", "kafka", "nats", "redis", "rabbitmq", "pulsar"},
-    "delays": {"raylog", "rabbitmq", "rocketmq", "pulsar"},
-}  # fmt: skip
-"""The servers of scenarios that some others take no part in; all of `PEERS` but their own take part in the rest."""
-ONLY_THERE = {"rabbitmq", "rocketmq", "pulsar"}
-NEEDS_WARM_SERVERS = {"latency", "small", "produce", "transactions", "together", "consume"}
-BREAK_OFF_AGAIN_S = 20.0
-"""Cleanup after an interrupted run is aborted after this time."""
-STOP_S = 40.0
-"""Time for a quick run's servers to stop, before they are killed."""
+from benchmarks.options import Parser, meant
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
-    """The command line's options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--only", default="", help=f"scenarios, parted by commas: {', '.join(SCENARIOS)}")
-    parser.add_argument("--peers", default="", help=f"servers, parted by commas: {', '.join(PEERS)}")
-    parser.add_argument("--brokers", type=int, default=3, help="brokers of Raylog and of Kafka (default: 3)")
-    parser.add_argument("--rounds", type=int, help="rounds of each case (default: 5, quick 2 and 1 of slow ones)")
-    parser.add_argument("--seconds", type=float, help="measured seconds of each round")
-    parser.add_argument("--quick", action="store_true", help="a part of the cases, within ten minutes; also QUICK=1")
-    limit = f"seconds that the scenarios share (quick: {QUICK.limit_s:.0f}); {GRACE_S:.0f} later the run is broken off"
-    parser.add_argument("--limit-s", type=float, help=limit)
-    parser.add_argument("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
-    chosen = parser.parse_args(given)
-    chosen.quick = chosen.quick or os.environ.get("QUICK", "") not in ("", "0")
-    if chosen.quick and not chosen.only:
-        chosen.only = ",".join(name for name in SCENARIOS if name not in LEFT_TO_FULL_RUNS)
-    for option, known in (("only", tuple(SCENARIOS)), ("peers", PEERS)):
-        names = [name for name in getattr(chosen, option).split(",") if name] or list(known)
-        if unknown := [name for name in names if name not in known]:
-            parser.error(f"--{option} knows {', '.join(known)}, not {', '.join(unknown)}")
-        setattr(chosen, option, names)
-    chosen.peers = [name for name in chosen.peers if name in servers_of(chosen.only)]
-    return chosen
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A module with `main(arguments)`, what it measures, and arguments to begin with."""
+
+    module: str
+    about: str
+    example: str
+    first: tuple[str, ...] = ()
 
 
-def servers_of(scenarios: Sequence[str]) -> set[str]:
-    """The servers that take part in some of the scenarios."""
-    return set().union(*(PEERS_OF.get(scenario, set(PEERS) - ONLY_THERE) for scenario in scenarios))
+COMMANDS = {
+    "run": Command(
+        "page",
+        "every scenario, Raylog beside its peers in turn; what `make bench` does; also without a command",
+        "--quick",
+    ),
+    "document": Command(
+        "report.document",
+        "write docs/performance.md from the results of a run",
+        "benchmarks/results/STAMP/results.json",
+    ),
+    "pairs": Command("pairs.compare", "the same work on two checkouts, in turn, as ratios", "../before . --pairs 5"),
+    "rebalances": Command(
+        "page", "a group of 50 members comes together, and one more joins", "--rounds 1", ("--only", "rebalance")
+    ),
+    "delays": Command(
+        "delays.command", "how late delayed records come, and what those that wait cost", "together --records 300"
+    ),
+    "queues": Command(
+        "queues.outage", "how soon a queue goes on behind an outage of its handlers", "outage --rounds 1"
+    ),
+    "outbox": Command("outbox", "what a relay brings from PostgreSQL into a topic", "backlog --events 5000"),
+    "rest": Command(
+        "rest.command", "partitions at rest, beside Kafka: memory, CPU, the first record, a restart", "--partitions 100"
+    ),
+    "dozing": Command(
+        "rest.dozing", "the first record to a partition whose replicas doze", "--partitions 6 --rounds 1"
+    ),
+    "analytics": Command("analytics.command", "Spark and Ray Data on Raylog, beside Kafka", "reader-arrow --quick"),
+    "compaction": Command(
+        "compaction", "the log cleaner on one core: bytes a second, memory", "--records 1000000 --keys 100000"
+    ),
+    "scrape": Command("scrape", "the CPU time of a node's metrics page with 200 replicas", ""),
+}
 
 
-def make_peers(wanted: Sequence[str], scratch: Path, brokers: int) -> list[Peer]:
-    """The requested servers; the queue of Ray needs Raylog's Ray."""
-    raylog = Raylog(scratch, brokers)
-    everything: list[Peer] = [
-        raylog, Kafka(scratch, CACHE, brokers), Nats(scratch, 3), Redis(scratch), RayQueue(raylog),
-        RabbitMq(scratch, brokers), RocketMq(scratch, CACHE), Pulsar(scratch, CACHE), Prototype(scratch),
-    ]  # fmt: skip
-    names = {*wanted, *(["raylog"] if "ray.util.queue" in wanted else []), Prototype.name}
-    return [item for item in everything if item.name in names]
+def listed() -> str:
+    """A command a line, and an example of it in the next."""
+    lines = [
+        f"  {name:<11} {each.about}\n  {'':<11}   {name} {each.example}".rstrip() for name, each in COMMANDS.items()
+    ]
+    return "\n".join(["commands, each with an example:", *lines])
 
 
-def measure(bench: Bench, scenarios: Sequence[str]) -> None:
-    """Run the scenarios in order; one that fails, or has no time left, does not affect the others."""
-    chosen = [scenario for scenario in SCENARIOS if scenario in scenarios]
-    done = 0
-    try:
-        if set(chosen) - NEEDS_NO_SERVER:
-            bench.start()
-            if NEEDS_WARM_SERVERS & set(chosen):
-                run_scenario(bench, "warm-up", warm_up)
-        for done, name in enumerate(chosen):
-            if name not in SHARES_TOPICS_WITH_LAST:
-                bench.drop_topics()
-            bench.begin(share_of(name, chosen[done + 1 :]))
-            run_scenario(bench, f"scenario {name}", SCENARIOS[name])
-    except TimeIsOver:
-        over = Unavailable(f"the run's time of {bench.pace.hard_s:.0f} s was over")
-        for name in chosen[done:]:
-            begun = any(row.scenario == name for row in bench.results.measured)
-            bench.leave_out(f"{REST_OF}{name}" if begun else f"scenario {name}", over)
+def main(given: Sequence[str]) -> int:
+    """Run a command; options without one are those of `run`."""
+    if given[:1] in (["-h"], ["--help"]):
+        parser = Parser("", __doc__)
+        parser.usage, parser.epilog = "python -m benchmarks [COMMAND] [OPTION ...]", listed()
+        parser.print_help()
+        return 0
+    name, rest = (given[0], given[1:]) if given and not given[0].startswith("-") else ("run", given)
+    if name not in COMMANDS:
+        Parser("", None).error(complaint(name))
+    command = COMMANDS[name]
+    found: int = importlib.import_module(f"benchmarks.{command.module}").main([*command.first, *rest])
+    return found
 
 
-def run_scenario(bench: Bench, name: str, scenario: Callable[[Bench], None]) -> None:
-    """Run a scenario; one that fails is left out, with the reason."""
-    try:
-        scenario(bench)
-    except (Unavailable, Missing) as error:
-        bench.leave_out(name, error)
-    except Exception as error:  # a failed scenario must not lose the results of the others
-        traceback.print_exc()
-        bench.leave_out(name, error)
+def complaint(name: str) -> str:
+    """What is wrong with the name of a command; scenarios are parts of `run`."""
+    from benchmarks.scenarios.registry import SCENARIOS  # which loads all that they measure
 
-
-def stop(bench: Bench) -> None:
-    """Stop the servers; those of a quick run that take too long are killed."""
-    if bench.pace.quick:
-        signal.setitimer(signal.ITIMER_REAL, STOP_S)
-    try:
-        bench.stop()
-    except TimeIsOver:
-        bench.say("the servers took too long to stop and are killed")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        kill_children()
-
-
-def keep(results: Results, folder: Path) -> None:
-    """Write JSON, Markdown and plots."""
-    results.write(folder / "results.json")
-    (folder / "results.md").write_text(as_markdown(results), encoding="utf-8")
-    try:
-        draw(results, folder)
-    except Missing as error:
-        print(f"No pictures: {error}", file=sys.stderr)
-
-
-def main() -> int:
-    """Run; the exit status is 1 when records were lost or counted twice."""
-    chosen = arguments()
-    pace = QUICK if chosen.quick else FULL
-    given = ((name, getattr(chosen, name)) for name in ("rounds", "seconds", "limit_s"))
-    changes: dict[str, Any] = {name: value for name, value in given if value}
-    if chosen.rounds:
-        changes["slow_rounds"] = chosen.rounds
-    pace = dataclasses.replace(pace, **changes)
-    settings = {**dataclasses.asdict(pace), "brokers": chosen.brokers, "scenarios": ", ".join(chosen.only)}
-    results = Results(machine.describe(), machine.versions(), settings)
-    scratch = Path(tempfile.mkdtemp(prefix="rlb-", dir=chosen.data))
-    os.environ.setdefault("RAY_TMPDIR", str(scratch / "ray"))
-    bench = Bench(make_peers(chosen.peers, scratch, chosen.brokers), pace, results, scratch, CACHE)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    signal.signal(signal.SIGALRM, lambda *_: bench.break_off())
-    signal.setitimer(signal.ITIMER_REAL, pace.hard_s, BREAK_OFF_AGAIN_S)
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    try:
-        measure(bench, chosen.only)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        results.machine |= machine.at_end()
-        keep(results, chosen.results / stamp)  # first, because stopping takes its time
-        stop(bench)
-        shutil.rmtree(scratch, ignore_errors=True)
-    show(results, Console(width=160 if not sys.stdout.isatty() else None))
-    print(f"Kept in {chosen.results / stamp}.")
-    return 1 if results.miscounts() else 0
+    if name in SCENARIOS:
+        return f"{name!r} is a scenario: python -m benchmarks run --only {name}"
+    return meant(name, COMMANDS)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

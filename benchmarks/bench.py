@@ -22,9 +22,6 @@ from benchmarks.peers.processes import Unavailable
 from benchmarks.report.results import Measured, Results
 from raylog.core.errors import RaylogError
 
-BATCH_BYTES = 128 << 10
-"""The batch size of every client: Kafka's clients need it for their best rate."""
-BATCH_BYTES_LARGE = 1 << 20
 GRACE_S = 60.0
 """Grace period of a measurement that runs at the end of the time, before it is aborted."""
 LEFT_OUT = (Unavailable, Missing, RaylogError, OSError, subprocess.TimeoutExpired)
@@ -42,18 +39,36 @@ class Contestant:
     peer: str
     client: str
     form: str = "records"
-    linger_ms: int = 5
-    batch_bytes: int = BATCH_BYTES
 
     @property
     def is_named_in_goals(self) -> bool:
         """Whether a goal compares with it closely: then it gets all rounds in a quick run too."""
-        return self.peer in ("raylog", "prototype", "") or self.client in ("java", "confluent")
+        return self.peer in ("raylog", "") or self.client in ("java", "confluent")
 
     @property
     def is_needed(self) -> bool:
         """Whether a goal is undecided without it: then it gets a round even when the time is over."""
         return self.is_named_in_goals or self.client == "kafka_python"
+
+
+JobFor = Callable[[Contestant], Job | None]
+"""The job of a contestant on its server's topic; None without such a topic."""
+Measure = Callable[[Contestant], Outcome | None]
+
+
+def of_job(job_for: JobFor, work: Callable[[Job, Contestant], Outcome]) -> Measure:
+    """What measures a contestant with its job."""
+
+    def measure(contestant: Contestant) -> Outcome | None:
+        job = job_for(contestant)
+        return None if job is None else work(job, contestant)
+
+    return measure
+
+
+def run_for(job_for: JobFor, load: str, **changes: Any) -> Measure:
+    """A measurement that is one job in one process."""
+    return of_job(job_for, lambda job, _: run(replace(job, load=load, **changes)))
 
 
 CONTESTANTS = {
@@ -76,11 +91,6 @@ CONTESTANTS = {
         Contestant("kafka share group", "kafka", "confluent"),
         Contestant("rabbitmq quorum queue", "rabbitmq", "rabbitmq"),
         Contestant("rabbitmq ttl, dead letters", "rabbitmq", "rabbitmq", "delayed"),
-        Contestant("rocketmq timer", "rocketmq", "rocketmq"),
-        Contestant("pulsar deliver_at", "pulsar", "pulsar"),
-        Contestant("pulsar shared subscription", "pulsar", "pulsar"),
-        Contestant("bare prototype", "prototype", "prototype"),
-        Contestant("bare prototype, 1 MiB batches", "prototype", "prototype", batch_bytes=BATCH_BYTES_LARGE),
     )
 }
 
@@ -210,7 +220,7 @@ class Bench:
         holds: str = "",
         fresh: bool = False,
         is_queue: bool = False,
-    ) -> Iterator[Callable[[Contestant], Job | None]]:
+    ) -> Iterator[JobFor]:
         """A topic on each contestant's server; returns the job of a contestant, None without such a topic.
 
         A quick run reuses topics of the same kind until `drop_topics`, because creating and deleting them takes longer
@@ -276,7 +286,7 @@ class Bench:
         scenario: str,
         case: str,
         contestants: Sequence[Contestant],
-        measure: Callable[[Contestant], Outcome | None],
+        measure: Measure,
         metric: str = "rate",
         count: int | None = None,
         *,
@@ -291,7 +301,7 @@ class Bench:
     def rounds_in_turn(
         self,
         scenario: str,
-        cases: Mapping[str, Callable[[Contestant], Outcome | None]],
+        cases: Mapping[str, Measure],
         contestants: Sequence[Contestant],
         metric: str = "rate",
         count: int | None = None,
@@ -317,7 +327,7 @@ class Bench:
         for case in cases:
             self._say_medians(scenario, case, [row for (of, _), row in rows.items() if of == case], metric)
 
-    def warm_up(self, contestant: Contestant, measure: Callable[[Contestant], Outcome | None]) -> None:
+    def warm_up(self, contestant: Contestant, measure: Measure) -> None:
         """One measurement that does not count; one that fails will fail again where it is reported."""
         with contextlib.suppress(*LEFT_OUT):
             measure(contestant)
@@ -325,9 +335,7 @@ class Bench:
     def _is_once(self, contestant: Contestant) -> bool:
         return self.pace.quick and not contestant.is_named_in_goals
 
-    def _measure(
-        self, row: Measured, contestant: Contestant, measure: Callable[[Contestant], Outcome | None], *, forgets: bool
-    ) -> None:
+    def _measure(self, row: Measured, contestant: Contestant, measure: Measure, *, forgets: bool) -> None:
         even_start.write_out()
         if row.metric in RATES:
             even_start.warm_memory(
@@ -349,30 +357,10 @@ class Bench:
         text = ", ".join(f"{name} {value:,.6g}" for name, value in medians.items())
         self.say(f"{scenario}, {case} [{metric}]: {text or 'no contestant took part'}")
 
-    def run_for(
-        self, job_for: Callable[[Contestant], Job | None], load: str, **changes: Any
-    ) -> Callable[[Contestant], Outcome | None]:
-        """A measurement that is one job in one process."""
-
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else run(replace(job, load=load, **changes))
-
-        return measure
-
 
 def _job_of(jobs: Mapping[str, Job], contestant: Contestant) -> Job | None:
-    """The job of a contestant on its server's topic; None without such a topic."""
     job = jobs.get(contestant.peer)
-    if job is None:
-        return None
-    return replace(
-        job,
-        client=contestant.client,
-        form=contestant.form,
-        linger_ms=contestant.linger_ms,
-        batch_bytes=contestant.batch_bytes,
-    )
+    return None if job is None else replace(job, client=contestant.client, form=contestant.form)
 
 
 def with_costs(outcome: Outcome) -> Outcome:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from benchmarks.analytics import goals as analytics
+from collections.abc import Callable
+
+from benchmarks.analytics.goals import GOALS as OF_ANALYTICS
 from benchmarks.report import stats
-from benchmarks.report.results import HIGHER_IS_BETTER, Measured, Results, ratio_to
-from benchmarks.report.verdict import Verdict
+from benchmarks.report.results import HIGHER_IS_BETTER, Measured, Results
+from benchmarks.report.verdict import Verdict, at_least, below, median_of, row_of, times
 
 SYNCED = "flush.messages=1"
 COMMITTED = 0.95
@@ -18,8 +20,8 @@ ASSIGNED_S, READ_ON_MS = 2.0, 200.0
 """A group of 50 members comes together, and goes on reading when one more joins."""
 ACKNOWLEDGED, DUE = 20_000.0, 15_000.0
 """Acknowledged messages of a queue, and delayed ones of one shard, in a second."""
-QUEUEING = ("kafka share group", "rabbitmq quorum queue", "nats", "redis streams", "pulsar shared subscription")
-DELAYING = ("rabbitmq ttl, dead letters", "rocketmq timer", "pulsar deliver_at")
+QUEUEING = ("kafka share group", "rabbitmq quorum queue", "nats", "redis streams")
+DELAYING = ("rabbitmq ttl, dead letters",)
 """Contestants that a queue, and delayed messages, are compared with."""
 AXES = (("1 to 24 partitions", False, ", 24 partitions"), ("1 to 20 GB on disk", True, ", 20 GB on disk"))
 """What grows, whether its cases are about data on disk, and the case without which the goal is undecided."""
@@ -27,41 +29,17 @@ GROWING = {"produce": ("raylog send", "raylog send_batch"), "consume": ("raylog 
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Every goal, in a fixed order; the pair with page cache and the pair with an fsync each count."""
-    return [
-        *_produce(results),
-        *_transactions(results),
-        *_consume(results),
-        *_latency(results),
-        *_others(results),
-        *_growth(results),
-        *_queues(results),
-        *_delays(results),
-        *analytics.verdicts(results),
-    ]
+    """Every goal of the scenarios that the run has, in a fixed order.
+
+    The pair with page cache and the pair with an fsync each count.
+    """
+    measured = {row.scenario for row in results.measured}
+    return [verdict for scenario, goals in GOALS if scenario in measured for verdict in goals(results)]
 
 
 def _row(results: Results, scenario: str, contestant: str, *parts: str) -> Measured | None:
     """The first case of a scenario that has all parts in its name; fsync only if one of the parts is fsync."""
-    for row in results.measured:
-        wants = all(part in row.case for part in parts) and (SYNCED in row.case) == (SYNCED in parts)
-        if row.scenario == scenario and row.contestant == contestant and row.rounds and wants:
-            return row
-    return None
-
-
-def _times(goal: str, ours: Measured | None, theirs: Measured | None, least: float, metric: str = "") -> Verdict:
-    found = ratio_to(ours, theirs, metric)
-    if found is None:
-        return Verdict(goal, "not measured", None)
-    return Verdict(goal, f"{found:.2f} x", found >= least)
-
-
-def _below(goal: str, ours: Measured | None, metric: str, most: float, unit: str) -> Verdict:
-    measured = ours.summary(metric) if ours is not None else None
-    if measured is None:
-        return Verdict(goal, "not measured", None)
-    return Verdict(goal, f"{measured.median:.2f} {unit}", measured.median < most)
+    return row_of(results, scenario, contestant, *parts, without="" if SYNCED in parts else SYNCED)
 
 
 def _produce(results: Results) -> list[Verdict]:
@@ -74,14 +52,11 @@ def _produce(results: Results) -> list[Verdict]:
             if other == "kafka-python" and durability:
                 continue
             theirs = _row(results, "produce", other, *parts)
-            found.append(_times(f"produce 100 B, RF 3, acks=all{words}: {least:g} x {other}", ours, theirs, least))
+            found.append(times(f"produce 100 B, RF 3, acks=all{words}: {least:g} x {other}", ours, theirs, least))
     parts = ("1,000 B", "1 partition", "RF 1", "acks=all")
     batch = _row(results, "produce", "raylog send_batch", *parts)
     java = _row(results, "produce", "kafka java tool", *parts)
-    found.append(_times("produce by send_batch, 1 KB, RF 1: 2 x kafka java tool", batch, java, 2.0))
-    for name in ("bare prototype", "bare prototype, 1 MiB batches"):
-        bare = _row(results, "produce", name, *parts)
-        found.append(_times(f"produce by send_batch, 1 KB, RF 1: 0.6 x the {name}", batch, bare, 0.6))
+    found.append(times("produce by send_batch, 1 KB, RF 1: 2 x kafka java tool", batch, java, 2.0))
     return found
 
 
@@ -91,9 +66,9 @@ def _transactions(results: Results) -> list[Verdict]:
     theirs = _row(results, "transactions", "confluent-kafka", "transactions of")
     goal = "transactions of 100 ms, 100 B, RF 3"
     return [
-        _times(f"{goal}: 0.8 x the same producer without them", ours, plain, 0.8),
-        _times(f"{goal}: 2 x confluent-kafka", ours, theirs, 2.0),
-        _below(f"{goal}: median of a commit under 15 ms", ours, "p50_ms", 15.0, "ms"),
+        times(f"{goal}: 0.8 x the same producer without them", ours, plain, 0.8),
+        times(f"{goal}: 2 x confluent-kafka", ours, theirs, 2.0),
+        below(f"{goal}: median of a commit under 15 ms", median_of(ours, "p50_ms"), 15.0, "{:.2f} ms"),
         *[_committed(results, form) for form in ("records", "columns")],
     ]
 
@@ -102,7 +77,7 @@ def _committed(results: Results, form: str) -> Verdict:
     everything, committed = (
         _row(results, "isolation", f"raylog {form}", level) for level in ("read_uncommitted", "read_committed")
     )
-    return _times(f"read_committed as {form}: 0.95 x read_uncommitted", committed, everything, COMMITTED)
+    return times(f"read_committed as {form}: 0.95 x read_uncommitted", committed, everything, COMMITTED)
 
 
 def _consume(results: Results) -> list[Verdict]:
@@ -110,7 +85,7 @@ def _consume(results: Results) -> list[Verdict]:
     found = []
     for form, least in (("records", 3.0), ("columns", 10.0)):
         ours = _row(results, "consume", f"raylog {form}", "100 B", "page cache")
-        found.append(_times(f"consume 100 B as {form}: {least:g} x confluent-kafka", ours, theirs, least))
+        found.append(times(f"consume 100 B as {form}: {least:g} x confluent-kafka", ours, theirs, least))
     return found
 
 
@@ -123,12 +98,12 @@ def _latency(results: Results) -> list[Verdict]:
         theirs = _row(results, "latency", "confluent-kafka", *parts)
         for name, most in (("p50", 1.0), ("p99", 5.0)):
             goal = f"end to end at 1,000/s, RF 3, acks=all{words}: {name}"
-            found.append(_below(f"{goal} under {most:g} ms", ours, f"{name}_ms", most, "ms"))
-            found.append(_times(f"{goal} under Kafka's", ours, theirs, 1.0, f"{name}_ms"))
+            found.append(below(f"{goal} under {most:g} ms", median_of(ours, f"{name}_ms"), most, "{:.2f} ms"))
+            found.append(times(f"{goal} under Kafka's", ours, theirs, 1.0, f"{name}_ms"))
     return found
 
 
-def _others(results: Results) -> list[Verdict]:
+def _small(results: Results) -> list[Verdict]:
     found = []
     for replication in ("RF 1", "RF 3"):
         ours = _row(results, "small", "raylog send", replication)
@@ -138,33 +113,41 @@ def _others(results: Results) -> list[Verdict]:
             key=lambda rival: stats.summary(rival.numbers()).median,
             default=None,
         )
-        found.append(_times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
-    ours, theirs = (_row(results, "failover", name, "kill -9") for name in ("raylog send", "confluent-kafka"))
-    found.append(_times("failover after kill -9 of a leader: 10 x faster than Kafka", ours, theirs, 10.0))
-    for how in ("cold", "with spares"):
-        made = _row(results, "create", "raylog send", how)
-        goal = f"topic of 6 partitions, RF 3, created and written to: under {CREATED_S:g} s {how}"
-        found.append(_below(goal, made, "seconds", CREATED_S, "s"))
-    group = _row(results, "rebalance", "raylog records", "cooperative")
-    goal = f"50 cooperative members, 200 partitions: assigned under {ASSIGNED_S:g} s after the last join"
-    found.append(_below(goal, group, "join_s", ASSIGNED_S, "s"))
-    goal = f"one more member: no partition that stays is unread for {READ_ON_MS:g} ms"
-    found.append(_below(goal, group, "gap_ms", READ_ON_MS, "ms"))
-    consumers = _row(results, "rebalance", "raylog records", "consumer protocol")
-    goal = f"50 members of the consumer protocol: assigned under {ASSIGNED_S:g} s after the last join"
-    found.append(_below(goal, consumers, "join_s", ASSIGNED_S, "s"))
-    goal = f"one more of them: no partition that stays is unread for {READ_ON_MS:g} ms"
-    found.append(_below(goal, consumers, "gap_ms", READ_ON_MS, "ms"))
-    used = _row(results, "memory", "raylog send", "replicas")
-    found.append(_below("private memory per idle replica: under 65 MB", used, "private_mb", 65.0, "MB"))
+        found.append(times(f"50 unbatched connections, {replication}: at least Kafka's rate", ours, best, 1.0))
     return found
 
 
-def _above(goal: str, ours: Measured | None, metric: str, least: float, unit: str) -> Verdict:
-    measured = ours.summary(metric) if ours is not None else None
-    if measured is None:
-        return Verdict(goal, "not measured", None)
-    return Verdict(goal, f"{measured.median:,.0f} {unit}", measured.median >= least)
+def _failover(results: Results) -> list[Verdict]:
+    ours, theirs = (_row(results, "failover", name, "kill -9") for name in ("raylog send", "confluent-kafka"))
+    return [times("failover after kill -9 of a leader: 10 x faster than Kafka", ours, theirs, 10.0)]
+
+
+def _create(results: Results) -> list[Verdict]:
+    found = []
+    for how in ("cold", "with spares"):
+        made = _row(results, "create", "raylog send", how)
+        goal = f"topic of 6 partitions, RF 3, created and written to: under {CREATED_S:g} s {how}"
+        found.append(below(goal, median_of(made, "seconds"), CREATED_S, "{:.2f} s"))
+    return found
+
+
+def _rebalance(results: Results) -> list[Verdict]:
+    found = []
+    for part, members, one_more in (
+        ("cooperative", "50 cooperative members, 200 partitions", "one more member"),
+        ("consumer protocol", "50 members of the consumer protocol", "one more of them"),
+    ):
+        group = _row(results, "rebalance", "raylog records", part)
+        goal = f"{members}: assigned under {ASSIGNED_S:g} s after the last join"
+        found.append(below(goal, median_of(group, "join_s"), ASSIGNED_S, "{:.2f} s"))
+        goal = f"{one_more}: no partition that stays is unread for {READ_ON_MS:g} ms"
+        found.append(below(goal, median_of(group, "gap_ms"), READ_ON_MS, "{:.2f} ms"))
+    return found
+
+
+def _memory(results: Results) -> list[Verdict]:
+    used = median_of(_row(results, "memory", "raylog send", "replicas"), "private_mb")
+    return [below("private memory per idle replica: under 65 MB", used, 65.0, "{:.2f} MB")]
 
 
 def _queues(results: Results) -> list[Verdict]:
@@ -172,10 +155,10 @@ def _queues(results: Results) -> list[Verdict]:
     by_key = _row(results, "queues", "raylog queue, order by key", "acknowledged")
     goal = "queue of 100 B, 10 consumers, RF 3"
     return [
-        _above(f"{goal}: {ACKNOWLEDGED:,.0f} acknowledged/s", ours, "rate", ACKNOWLEDGED, "/s"),
-        _times(f"{goal}: by key 0.5 x the rate without order", by_key, ours, 0.5),
+        at_least(f"{goal}: {ACKNOWLEDGED:,.0f} acknowledged/s", median_of(ours, "rate"), ACKNOWLEDGED, "{:,.0f} /s"),
+        times(f"{goal}: by key 0.5 x the rate without order", by_key, ours, 0.5),
         *(
-            _times(f"{goal}: at least {name}", ours, _row(results, "queues", name, "acknowledged"), 1.0)
+            times(f"{goal}: at least {name}", ours, _row(results, "queues", name, "acknowledged"), 1.0)
             for name in QUEUEING
         ),
     ]
@@ -185,8 +168,8 @@ def _delays(results: Results) -> list[Verdict]:
     late = _row(results, "delays", "raylog send", "lateness")
     at_once = _row(results, "delays", "raylog send", "at once")
     return [
-        _below("delays, 1,000 due/s, RF 3: p99 of lateness under 50 ms", late, "p99_ms", 50.0, "ms"),
-        _above(f"delays: {DUE:,.0f} due/s a shard", at_once, "rate", DUE, "/s"),
+        below("delays, 1,000 due/s, RF 3: p99 of lateness under 50 ms", median_of(late, "p99_ms"), 50.0, "{:.2f} ms"),
+        at_least(f"delays: {DUE:,.0f} due/s a shard", median_of(at_once, "rate"), DUE, "{:,.0f} /s"),
         *(goal for name in DELAYING for goal in _delays_beside(results, name, late, at_once)),
     ]
 
@@ -198,8 +181,8 @@ def _delays_beside(
     theirs_late = _row(results, "delays", name, "lateness")
     theirs_at_once = _row(results, "delays", name, "at once")
     return (
-        _times(f"delays: p99 of lateness under that of {name}", late, theirs_late, 1.0, "p99_ms"),
-        _times(f"delays: due/s of {name}", at_once, theirs_at_once, 1.0),
+        times(f"delays: p99 of lateness under that of {name}", late, theirs_late, 1.0, "p99_ms"),
+        times(f"delays: due/s of {name}", at_once, theirs_at_once, 1.0),
     )
 
 
@@ -241,3 +224,21 @@ def _falls_to(rows: list[Measured], contestant: str, metric: str) -> tuple[float
     parts = {case: stats.ratio(value, best, higher_is_better=higher) for case, value in known.items()}
     worst = min(parts, key=parts.__getitem__)
     return parts[worst], f"{contestant}, {worst.rpartition(', ')[2]}"
+
+
+GOALS: tuple[tuple[str, Callable[[Results], list[Verdict]]], ...] = (
+    ("produce", _produce),
+    ("transactions", _transactions),
+    ("consume", _consume),
+    ("latency", _latency),
+    ("small", _small),
+    ("failover", _failover),
+    ("create", _create),
+    ("rebalance", _rebalance),
+    ("memory", _memory),
+    ("growth", _growth),
+    ("queues", _queues),
+    ("delays", _delays),
+    *OF_ANALYTICS,
+)
+"""The goals of each scenario."""

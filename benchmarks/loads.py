@@ -38,6 +38,13 @@ def payloads(size: int, count: int) -> list[bytes]:
     return [chance.randbytes(size).translate(letters) for _ in range(count)]
 
 
+def chunks_of(size: int) -> list[list[bytes]]:
+    """Payloads of a size in chunks, as many as one call of a client takes."""
+    chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // size))
+    pool = payloads(size, max(POOL, chunk))[: POOL // chunk * chunk]
+    return [pool[begin : begin + chunk] for begin in range(0, len(pool), chunk)]
+
+
 class Meter:
     """Time and CPU of a measured phase: the client's, by default this process's own, and that of the server's."""
 
@@ -71,15 +78,13 @@ def produce(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Send for a time, or `count` records, wait for every acknowledgement, and count the server's records."""
     client = make(job)
     client.open_producer()
-    chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
-    pool = payloads(job.size, max(POOL, chunk))[: POOL // chunk * chunk]
-    chunks = [pool[begin : begin + chunk] for begin in range(0, len(pool), chunk)]
+    chunks = chunks_of(job.size)
 
     def send_for(seconds: float) -> int:
         ends_s = time.monotonic() + seconds
         sent = 0
         while time.monotonic() < ends_s and not 0 < job.count <= sent:
-            number = sent // chunk
+            number = sent // len(chunks[0])
             some = chunks[number % len(chunks)]
             if job.even:
                 client.send_chunk_to(number // TURN_CHUNKS % job.partitions, some)
@@ -107,9 +112,7 @@ def transact(job: Job, make: Make, report_ready: ReportReady) -> Outcome:
     """Send for a time in transactions of `transaction_ms`, and commit each; also how long the commits took."""
     client = make(job)
     client.open_producer()
-    chunk = min(CHUNK_MAX, max(1, CHUNK_BYTES // job.size))
-    pool = payloads(job.size, max(POOL, chunk))[: POOL // chunk * chunk]
-    chunks = itertools.cycle([pool[begin : begin + chunk] for begin in range(0, len(pool), chunk)])
+    chunks = itertools.cycle(chunks_of(job.size))
     commits_ms: list[float] = []
 
     def send_for(seconds: float) -> int:

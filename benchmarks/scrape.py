@@ -2,7 +2,7 @@
 
 The replicas are endpoints in one other process with the answers of replicas; counted is the CPU time of the collecting
 thread, from the request to the bytes of the page, and that of the endpoints, all together.
-`python -m benchmarks.scrape` prints it; `tests/cluster/metrics/test_scrape_cost.py` holds the number of calls in it to
+`tests/cluster/metrics/test_scrape_cost.py` holds the number of calls in it to
 a bound, which no other load on the machine changes.
 """
 
@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 import timeit
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.options import Parser
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.metrics.process import usage_of
@@ -140,7 +142,7 @@ def image_of(places: list[tuple[str, int]]) -> MetadataImage:
 
 def measure(replicas: int = REPLICAS, scrapes: int = 5, *, counts_calls: bool = False) -> list[Cost]:
     """Scrape several times; the first one connects, and is excluded. Counting calls makes the times longer."""
-    command = [sys.executable, "-m", "benchmarks.scrape", "--serve", str(replicas)]
+    command = [sys.executable, "-m", "benchmarks.scrape", str(replicas)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdin is not None
@@ -187,10 +189,9 @@ async def _scrape(places: list[tuple[str, int]], scrapes: int, *, counts_calls: 
     return costs
 
 
-def main() -> None:
-    if sys.argv[1:2] == ["--serve"]:
-        asyncio.run(Answering(int(sys.argv[2])).serve())
-        return
+def main(given: Sequence[str]) -> int:
+    """Print what counting and scraping cost."""
+    Parser("scrape", __doc__).parse_args(given)
     produce, fetch = counting_us()
     print(f"counting: {produce:.2f} us a produce request, {fetch:.2f} us a fetch")
     for cost in measure():
@@ -198,7 +199,8 @@ def main() -> None:
             f"{REPLICAS} replicas: {cost.collector_ms:.1f} ms CPU in the broker, {cost.replicas_ms:.1f} ms in all "
             f"replicas together; {cost.lines} lines, {cost.page_bytes / 1000:.0f} kB"
         )
+    return 0
 
 
-if __name__ == "__main__":
-    main()
+if __name__ == "__main__":  # the process of the endpoints
+    asyncio.run(Answering(int(sys.argv[1])).serve())

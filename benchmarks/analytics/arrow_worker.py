@@ -10,8 +10,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from benchmarks.analytics.costs import Phase
-from benchmarks.analytics.workers import Task, serve
+from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.offsets import OffsetSpec

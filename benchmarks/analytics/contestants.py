@@ -1,11 +1,13 @@
-"""The contestants of the rows, and how Spark finds the topic of each. Pure."""
+"""The contestants of the rows, how Spark finds the topic of each, and the tasks of those without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
-from benchmarks.bench import Bench, Contestant
-from benchmarks.job import Job
+from benchmarks.analytics.workers import Worker
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job
+from benchmarks.job import Job, Outcome
 
 OURS = Contestant("raylog source", "raylog", "spark")
 CONNECTOR = Contestant("kafka connector", "kafka", "spark")
@@ -31,6 +33,24 @@ def address_options(job: Job, peer: str) -> dict[str, str]:
     if peer == "kafka":
         return {"kafka.bootstrap.servers": job.address["bootstrap"]}
     return {"raylog.bootstrap": job.address["bootstrap"], "raylog.secret": job.address["secret"]}
+
+
+def doing(worker: Worker, job_for: JobFor, do: str, records: Mapping[str, int], **more: Any) -> Measure:
+    """A measurement that is one task of a worker without Spark; `records` by server."""
+
+    def measure(job: Job, contestant: Contestant) -> Outcome:
+        task = {
+            "do": do,
+            "peer": contestant.peer,
+            "topic": job.topic,
+            "bootstrap": job.address["bootstrap"],
+            "secret": job.address.get("secret"),
+            "records": records[contestant.peer],
+            "server_pids": job.server_pids,
+        }
+        return worker.run(task | more)
+
+    return of_job(job_for, measure)
 
 
 def servers_of(contestants: Iterable[Contestant]) -> list[Contestant]:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from benchmarks.analytics.contestants import OURS, RAY_DATA, RAY_KAFKA, address_options, present, servers_of
+from benchmarks.analytics.contestants import OURS, RAY_DATA, RAY_KAFKA, address_options, doing, present, servers_of
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
-from benchmarks.job import Outcome
-from benchmarks.scenarios.throughput import JobFor, fill_each
+from benchmarks.bench import Bench, Contestant, of_job
+from benchmarks.job import Job, Outcome
+from benchmarks.scenarios.throughput import fill_each
 
 RAY_WORKER, SESSION_WORKER = "benchmarks.analytics.ray_worker", "benchmarks.analytics.session_worker"
 SIZE = 100
@@ -29,32 +27,13 @@ def ray_data(bench: Bench, sizes: Sizes) -> None:
         Worker(RAY_WORKER, {"ray": bench.peers["raylog"].address()["ray"]}) as worker,
     ):
         held = fill_each(bench, job_for, contestants, SIZE, sizes.ray_records, FILL_S)
-        measure = _doing(worker, job_for, "read", held)
+        measure = doing(worker, job_for, "read", held)
         for contestant in contestants:
             bench.warm_up(contestant, measure)
         bench.rounds("ray-data", f"read {parts}", contestants, measure)
         with bench.topic(servers_of(contestants), sizes.partitions, 1, holds="what Ray Data wrote") as written_to:
             count = dict.fromkeys(held, sizes.write_records)
-            bench.rounds("ray-data", f"write {parts}", contestants, _doing(worker, written_to, "write", count))
-
-
-def _doing(worker: Worker, job_for: JobFor, do: str, records: dict[str, int]) -> Callable[[Contestant], Outcome | None]:
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
-        task = {
-            "do": do,
-            "peer": contestant.peer,
-            "topic": job.topic,
-            "bootstrap": job.address["bootstrap"],
-            "secret": job.address.get("secret"),
-            "records": records[contestant.peer],
-            "server_pids": job.server_pids,
-        }
-        return worker.run(task)
-
-    return measure
+            bench.rounds("ray-data", f"write {parts}", contestants, doing(worker, written_to, "write", count))
 
 
 def session(bench: Bench, sizes: Sizes) -> None:
@@ -63,13 +42,12 @@ def session(bench: Bench, sizes: Sizes) -> None:
     with bench.topic(contestants, 1, 1, holds="rows of a session") as job_for:
         fill_each(bench, job_for, contestants, SIZE, min(SESSION_RECORDS, sizes.records), FILL_S)
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             options = {"subscribe": job.topic, **address_options(job, contestant.peer)}
             with Worker(SESSION_WORKER, {"ray": job.address["ray"]}) as worker:
                 return worker.run({"do": "session", "options": options})
 
         count = bench.pace.slow_rounds
-        bench.rounds("session", "to the first row", contestants, measure, metric="seconds", count=count)
+        bench.rounds(
+            "session", "to the first row", contestants, of_job(job_for, measure), metric="seconds", count=count
+        )

@@ -9,8 +9,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from benchmarks.analytics.costs import Phase
-from benchmarks.analytics.workers import Task, serve
+from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
 from benchmarks.optional import module
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from benchmarks.analytics.contestants import (
     CEILING,
     CEILING_NEVER_NULL,
@@ -12,16 +9,17 @@ from benchmarks.analytics.contestants import (
     OURS,
     READER,
     address_options,
+    doing,
     present,
     servers_of,
 )
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.spark_kafka import connector
-from benchmarks.scenarios.throughput import JobFor, fill_each
+from benchmarks.scenarios.throughput import fill_each
 
 VALUE_BYTES = (100, 1_000)
 FILL_S = 150.0
@@ -83,9 +81,7 @@ def spark_read(bench: Bench, sizes: Sizes) -> None:
             bench.rounds("spark-read", f"{size:,} B, {sizes.partitions} partitions, local[2]", contestants, measure)
 
 
-def _whole(
-    worker: Worker, job_for: JobFor, size: int, held: dict[str, int], partitions: int
-) -> Callable[[Contestant], Outcome | None]:
+def _whole(worker: Worker, job_for: JobFor, size: int, held: dict[str, int], partitions: int) -> Measure:
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant) if contestant.peer else None
         if job is None and contestant.peer:
@@ -112,7 +108,7 @@ def reader_arrow(bench: Bench, sizes: Sizes) -> None:
         with bench.topic(contestants, sizes.partitions, 1, holds=f"{size:,} B for Spark") as job_for:
             held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
             with Worker(ARROW_WORKER) as worker:
-                measure = _alone(worker, job_for, "read", held)
+                measure = doing(worker, job_for, "read", held)
                 for contestant in contestants:
                     bench.warm_up(contestant, measure)
                 bench.rounds("reader-arrow", f"{size:,} B, {sizes.partitions} partitions", contestants, measure)
@@ -129,27 +125,7 @@ def time_filter(bench: Bench, sizes: Sizes) -> None:
         held = fill_each(bench, job_for, contestants, size, records_of(size, sizes), FILL_S, even=True)
         with Worker(ARROW_WORKER) as worker:
             for place, lateness_ms in (("middle", None), ("middle", 0), ("end", None)):
-                measure = _alone(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)
+                measure = doing(worker, job_for, "filter", held, place=place, lateness_ms=lateness_ms)
                 option = "" if lateness_ms is None else f", raylog.timestampLatenessMs={lateness_ms}"
                 case = f"{size:,} B, a thousandth of the time in the {place}{option}"
                 bench.rounds("time-filter", case, contestants, measure, metric="part_read", count=1)
-
-
-def _alone(
-    worker: Worker, job_for: JobFor, do: str, held: dict[str, int], **more: Any
-) -> Callable[[Contestant], Outcome | None]:
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
-        task = {
-            "do": do,
-            "topic": job.topic,
-            "bootstrap": job.address["bootstrap"],
-            "secret": job.address["secret"],
-            "server_pids": job.server_pids,
-            "records": held[contestant.peer],
-        }
-        return worker.run(task | more)
-
-    return measure

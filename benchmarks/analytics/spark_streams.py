@@ -1,4 +1,7 @@
-"""A streaming query that reads: the times of its phases and of its records. Run in `spark_worker`."""
+"""Streaming queries: one that reads, with the times of its phases and of its records, and one that writes.
+
+Run in `spark_worker`.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,8 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.analytics.progress import WARM_BATCHES, batches_of, medians
-from benchmarks.analytics.workers import Task
+from benchmarks.analytics.progress import WARM_BATCHES, batches_of, medians, throughput
+from benchmarks.analytics.workers import Phase, Task
 from benchmarks.clients.base import Unsupported
 from benchmarks.job import Outcome
 from benchmarks.loads import STAMP
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_S = 0.2
+WRITING_TASKS = 2
 START_S = 120.0
 """Time for the first micro-batch, which starts Python processes and compiles code."""
 
@@ -71,3 +75,31 @@ def _latencies_ms(origin: str, values: list[Any]) -> list[float]:
         now_s = time.time()
         return [(now_s - value.timestamp()) * 1000 for value in values]
     return []
+
+
+def write(spark: SparkSession, task: Task) -> Outcome:
+    """Write numbered records of `size` bytes, as many a micro-batch as `batch_records`, for a time.
+
+    The rate is that of whole micro-batches after the first ones, Spark's own logs of them included.
+    """
+    size = int(task["size"])
+    source = spark.readStream.format("rate-micro-batch").options(
+        rowsPerBatch=task["batch_records"], numPartitions=WRITING_TASKS
+    )
+    frame = source.load().selectExpr(f"cast(rpad(cast(value as string), {size}, 'x') as binary) as value")
+    with tempfile.TemporaryDirectory(prefix="raylog-stream-") as folder:
+        writer = frame.writeStream.format(task["format"]).options(**task["options"])
+        phase = Phase(task.get("server_pids", ()))
+        query = writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start()
+        try:
+            run_for(query, task["seconds"])
+            reports = [dict(report) for report in query.recentProgress]
+            used = phase.read(sum(int(report["numInputRows"]) for report in reports), 0)
+        finally:
+            query.stop()
+    batches = batches_of(reports, warm=2)
+    if not batches:
+        raise Unsupported(f"the stream had {len(reports)} micro-batches, too few to measure")
+    costs = {f"{side}_cpu_us": used[f"{side}_cpu_s"] / used["records"] * 1e6 for side in ("client", "server")}
+    found = throughput(batches)
+    return {**found, **costs, "bytes": found["records"] * size, "batches": len(batches)}

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from benchmarks.analytics import spark_streams, spark_writes
-from benchmarks.analytics.costs import Phase
-from benchmarks.analytics.workers import Task, serve
+from benchmarks.analytics import spark_streams
+from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def begin(settings: Task) -> Mapping[str, Callable[[Task], Outcome]]:
     return {
         "read": lambda task: read(spark, task),
         "stream": lambda task: spark_streams.stream(spark, task),
-        "write": lambda task: spark_writes.write(spark, task),
+        "write": lambda task: spark_streams.write(spark, task),
     }
 
 

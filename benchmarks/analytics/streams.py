@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from dataclasses import replace
 
 from benchmarks.analytics.contestants import (
@@ -20,10 +19,9 @@ from benchmarks.analytics.contestants import (
 from benchmarks.analytics.reads import SPARK_WORKER, able, jars
 from benchmarks.analytics.sizes import Sizes
 from benchmarks.analytics.workers import Worker
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job
 from benchmarks.clients.run import Running
 from benchmarks.job import Job, Outcome
-from benchmarks.scenarios.throughput import JobFor
 
 SIZE = 100
 SENDERS = {"raylog": "raylog", "kafka": "confluent"}
@@ -55,7 +53,7 @@ def spark_stream(bench: Bench, sizes: Sizes) -> None:
     ]
 
 
-def _following(worker: Worker, job_for: JobFor, sizes: Sizes) -> Callable[[Contestant], Outcome | None]:
+def _following(worker: Worker, job_for: JobFor, sizes: Sizes) -> Measure:
     def measure(contestant: Contestant) -> Outcome | None:
         job = job_for(contestant) if contestant.peer else None
         if contestant.peer and job is None:
@@ -99,10 +97,7 @@ def spark_write(bench: Bench, sizes: Sizes) -> None:
         Worker(SPARK_WORKER, {"jars": found}) as worker,
     ):
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def work(job: Job, contestant: Contestant) -> Outcome:
             own = {"deliveryGuarantee": "exactly-once"} if contestant == EXACTLY_ONCE else {}
             task = {
                 "do": "write",
@@ -115,6 +110,7 @@ def spark_write(bench: Bench, sizes: Sizes) -> None:
             }
             return worker.run(task)
 
+        measure = of_job(job_for, work)
         for contestant in contestants:  # otherwise the first compiles for the others
             bench.warm_up(contestant, measure)
         count = bench.pace.slow_rounds

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from benchmarks.clients.base import Client, Stamp
+from benchmarks.clients.base import Client, Polling, Stamp
 from benchmarks.optional import module
 
 Result = TypeVar("Result")
@@ -43,7 +43,7 @@ class OnLoop(Client):
         self.run(paced())
 
 
-class Measured(OnLoop):
+class Measured(OnLoop, Polling):
     """AIOKafkaProducer or AIOKafkaConsumer."""
 
     def open_producer(self) -> None:
@@ -104,29 +104,13 @@ class Measured(OnLoop):
 
         self.consumer = self.run(opened())
 
-    def _polled(self, timeout_s: float) -> Any:
+    def polled(self, timeout_s: float) -> Any:
+        """A getmany."""
         return self.run(self.consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=10_000))
-
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """A getmany, with the values touched."""
-        count = size = 0
-        for records in self._polled(timeout_s).values():
-            for record in records:
-                size += len(record.value)
-            count += len(records)
-        return count, size
-
-    def values(self, timeout_s: float) -> list[bytes]:
-        """The values alone."""
-        return [record.value for records in self._polled(timeout_s).values() for record in records]
 
     def rewind(self) -> None:
         """Go back to the first record."""
         self.run(self.consumer.seek_to_beginning())
-
-    def is_assigned(self) -> bool:
-        """Whether the group has assigned partitions."""
-        return bool(self.consumer.assignment())
 
     def stored(self) -> int:
         """The sum of the high watermarks."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from benchmarks.job import Job
 
@@ -76,9 +77,10 @@ class Client(ABC):
     def open_consumer(self, *, group: str | None = None, at_end: bool = False) -> None:
         """Connect and start at the first record, or behind the last; with a group, share the topic with it."""
 
-    @abstractmethod
     def take(self, timeout_s: float) -> tuple[int, int]:
         """Take received records, in the job's form: number of records, and bytes of their values."""
+        values = self.values(timeout_s)
+        return len(values), sum(map(len, values))
 
     def values(self, timeout_s: float) -> list[bytes]:
         """Take received records as values, for latency."""
@@ -98,6 +100,35 @@ class Client(ABC):
         """Whether the group has assigned partitions to this consumer."""
         return True
 
-    @abstractmethod
     def close(self) -> None:
-        """Release all resources."""
+        """Close what was opened."""
+        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
+            if item is not None:
+                item.close()
+
+
+class Polling(Client):
+    """A client whose consumer gives records by partition."""
+
+    consumer: Any
+
+    @abstractmethod
+    def polled(self, timeout_s: float) -> Mapping[Any, Sequence[Any]]:
+        """A poll."""
+
+    def take(self, timeout_s: float) -> tuple[int, int]:
+        """A poll, with the values touched."""
+        count = size = 0
+        for records in self.polled(timeout_s).values():
+            for record in records:
+                size += len(record.value)
+            count += len(records)
+        return count, size
+
+    def values(self, timeout_s: float) -> list[bytes]:
+        """The values alone."""
+        return [record.value for records in self.polled(timeout_s).values() for record in records]
+
+    def is_assigned(self) -> bool:
+        """Whether the group has assigned partitions."""
+        return bool(self.consumer.assignment())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from benchmarks.clients.base import Client
+from benchmarks.clients.base import Polling
 from benchmarks.optional import module
 
 
-class Measured(Client):
+class Measured(Polling):
     """KafkaProducer or KafkaConsumer."""
 
     def open_producer(self) -> None:
@@ -55,29 +55,13 @@ class Measured(Client):
         else:
             self.consumer.seek_to_beginning(*partitions)
 
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """A poll, with the values touched."""
-        count = size = 0
-        for records in self._poll(timeout_s).values():
-            for record in records:
-                size += len(record.value)
-            count += len(records)
-        return count, size
-
-    def _poll(self, timeout_s: float) -> Any:
+    def polled(self, timeout_s: float) -> Any:
+        """A poll."""
         return self.consumer.poll(timeout_ms=int(timeout_s * 1000))
-
-    def values(self, timeout_s: float) -> list[bytes]:
-        """The values alone."""
-        return [record.value for records in self._poll(timeout_s).values() for record in records]
 
     def rewind(self) -> None:
         """Go back to the first record."""
         self.consumer.seek_to_beginning()
-
-    def is_assigned(self) -> bool:
-        """Whether the group has assigned partitions."""
-        return bool(self.consumer.assignment())
 
     def stored(self) -> int:
         """The sum of the high watermarks."""
@@ -88,9 +72,3 @@ class Measured(Client):
             return int(sum(reader.end_offsets(partitions).values()))
         finally:
             reader.close()
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if item is not None:
-                item.close()

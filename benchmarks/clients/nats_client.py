@@ -64,7 +64,9 @@ class Measured(OnLoop):
 
         self.subscription = self.run(opened())
 
-    def _read(self, timeout_s: float) -> list[bytes]:
+    def values(self, timeout_s: float) -> list[bytes]:
+        """All messages pushed so far."""
+
         async def read() -> list[bytes]:
             try:
                 messages = [await self.subscription.next_msg(timeout=timeout_s)]
@@ -75,15 +77,6 @@ class Measured(OnLoop):
             return [message.data for message in messages]
 
         return self.run(read())
-
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """All messages pushed so far."""
-        values = self._read(timeout_s)
-        return len(values), sum(map(len, values))
-
-    def values(self, timeout_s: float) -> list[bytes]:
-        """The values."""
-        return self._read(timeout_s)
 
     def rewind(self) -> None:
         """Subscribe again."""

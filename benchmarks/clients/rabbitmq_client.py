@@ -83,11 +83,6 @@ class Measured(Client):
             self.channel.basic_ack(self._tag, multiple=True)
         return self._values
 
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """The same, counted."""
-        values = self.values(timeout_s)
-        return len(values), sum(map(len, values))
-
     def close(self) -> None:
         """Disconnect."""
         if hasattr(self, "connection"):

@@ -62,11 +62,6 @@ class Measured(Client):
             if time.monotonic() > deadline_s:
                 return []
 
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """All queued records."""
-        values = self.values(timeout_s)
-        return len(values), sum(map(len, values))
-
     def stored(self) -> int:
         """The length of the queue."""
         return int(self.queue.qsize())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from benchmarks.clients.base import Client, Unsupported
+from benchmarks.clients.base import Polling
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.core.ids import TopicPartition
@@ -23,12 +22,11 @@ async def _all(works: Iterable[Awaitable[Result]]) -> list[Result]:
     return await asyncio.gather(*works)
 
 
-class Measured(Client):
+class Measured(Polling):
     """Producer or Consumer."""
 
     producer: Producer
     consumer: Consumer
-    _send_batch: Callable[..., Any]
 
     def _address(self) -> dict[str, Any]:
         return {"bootstrap": self.job.address["bootstrap"], "secret": self.job.address["secret"]}
@@ -52,10 +50,6 @@ class Measured(Client):
     def open_producer(self) -> None:
         """Connect, and fetch the topic's metadata."""
         self.connect()
-        if self.job.form == "columns":
-            if not hasattr(self.producer, "send_batch"):
-                raise Unsupported("this version of Raylog has no Producer.send_batch")
-            self._send_batch = self.producer.send_batch
         self.producer.partitions_for(self.job.topic)
         if self.job.transaction_ms:
             self.producer.init_transactions()
@@ -72,7 +66,7 @@ class Measured(Client):
         """One call per record, or one call for the chunk."""
         topic = self.job.topic
         if self.job.form == "columns":
-            self._send_batch(topic, payloads)
+            self.producer.send_batch(topic, payloads)
             return
         send = self.producer.send
         if self.job.keys:
@@ -108,9 +102,6 @@ class Measured(Client):
             partition_assignment_strategy=self.job.assignor or None,
             group_protocol=self.job.group_protocol,
         )
-        self._gives_one_batch = "timeout" in inspect.signature(self.consumer.consume_batch).parameters
-        if self.job.form == "arrow" and not self._gives_one_batch:
-            raise Unsupported("this version of Raylog gives no Arrow tables")
         if group is not None:
             self.consumer.subscribe([self.job.topic])
             return
@@ -125,36 +116,21 @@ class Measured(Client):
 
     def take(self, timeout_s: float) -> tuple[int, int]:
         """Records with their values touched, or columns of whole batches."""
-        count = size = 0
-        if self.job.form != "records":
-            return self._take_columns(timeout_s)
-        for records in self.consumer.poll(timeout_s * 1000).values():
-            for record in records:
-                size += len(record.value)
-            count += len(records)
-        return count, size
+        return super().take(timeout_s) if self.job.form == "records" else self._take_columns(timeout_s)
+
+    def polled(self, timeout_s: float) -> Any:
+        """A poll."""
+        return self.consumer.poll(timeout_s * 1000)
 
     def _take_columns(self, timeout_s: float) -> tuple[int, int]:
-        batch: Any = self._consume_batch(timeout_s)
+        batch = self.consumer.consume_batch(timeout=timeout_s)
         if self.job.form == "arrow":
             import pyarrow.compute as pc  # of the bench extra; the other forms need none
 
             table = batch.to_arrow()
             return table.num_rows, pc.sum(pc.binary_length(table.column("value"))).as_py() or 0
-        if not isinstance(batch, dict):
-            values = batch.values
-            return len(values), sum(map(len, values))
-        columns = [batch for batches in batch.values() for batch in batches]
-        return sum(len(column.offsets) for column in columns), sum(sum(map(len, column.values)) for column in columns)
-
-    def _consume_batch(self, timeout_s: float) -> Any:
-        consume: Any = self.consumer.consume_batch
-        return consume(timeout=timeout_s) if self._gives_one_batch else consume(timeout_s * 1000)
-
-    def values(self, timeout_s: float) -> list[bytes]:
-        """The values alone."""
-        polled = self.consumer.poll(timeout_s * 1000)
-        return [record.value for records in polled.values() for record in records]
+        values: Any = batch.values  # no record of a benchmark is without a value
+        return len(values), sum(map(len, values))
 
     def rewind(self) -> None:
         """Go back to the first record, or to the first of the newest."""
@@ -175,10 +151,6 @@ class Measured(Client):
     def send_to(self, partition: int, payload: bytes) -> None:
         """Send one record to a partition."""
         self.producer.send(self.job.topic, payload, partition=partition)
-
-    def is_assigned(self) -> bool:
-        """Whether the group has assigned partitions."""
-        return bool(self.consumer.assignment())
 
     def stored(self) -> int:
         """The sum of the high watermarks."""
@@ -247,9 +219,3 @@ class Measured(Client):
             return sum(loop.run_until_complete(_all(send_until(producer, ends_s) for producer in producers)))
 
         return run
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if item is not None:
-                item.close()

@@ -44,21 +44,13 @@ class Measured(Client):
                 newest = self.consumer.xrevrange(stream, count=1)
                 self._last[stream] = newest[0][0] if newest else b"0"
 
-    def _read(self, timeout_s: float) -> list[bytes]:
+    def values(self, timeout_s: float) -> list[bytes]:
+        """The values of an XREAD."""
         values = []
         for stream, entries in self.consumer.xread(self._last, count=10_000, block=max(1, int(timeout_s * 1000))) or ():
             values += [fields[b"v"] for _, fields in entries]
             self._last[stream] = entries[-1][0]
         return values
-
-    def take(self, timeout_s: float) -> tuple[int, int]:
-        """An XREAD."""
-        values = self._read(timeout_s)
-        return len(values), sum(map(len, values))
-
-    def values(self, timeout_s: float) -> list[bytes]:
-        """The values."""
-        return self._read(timeout_s)
 
     def rewind(self) -> None:
         """Go back to the first record."""
@@ -68,9 +60,3 @@ class Measured(Client):
         """The sum of the streams' lengths."""
         connection = self._connect()
         return int(sum(connection.xlen(f"{self.job.topic}-{partition}") for partition in range(self.job.partitions)))
-
-    def close(self) -> None:
-        """Close what was opened."""
-        for item in (getattr(self, "producer", None), getattr(self, "consumer", None)):
-            if item is not None:
-                item.close()

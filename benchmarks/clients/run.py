@@ -1,91 +1,37 @@
-"""Runs one job in its own process and returns its outcome. Used by the scenarios."""
+"""Runs jobs in processes of their own and returns their outcomes. Used by the scenarios."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import threading
-from typing import Any, Self
+import time
+from typing import Any
 
+from benchmarks.children import Child
 from benchmarks.clients import java
 from benchmarks.job import Job, Outcome
-from benchmarks.peers.processes import Unavailable
 
 TIMEOUT_S = 180.0
+"""Of each answer."""
 
 
-class Running:
-    """A client process. Use `with`, so that it is ended on every exit."""
+class Running(Child):
+    """A client process."""
 
     def __init__(self, job: Job) -> None:
-        self._job = job
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.clients"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._errors: list[str] = []
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        self._guard = threading.Timer(TIMEOUT_S, self._process.kill)
-        self._guard.daemon = True
-        self._guard.start()
-        self._write(job.line())
-
-    def _listen(self) -> None:
-        for line in self._process.stderr or ():
-            self._errors.append(line.rstrip())
-            del self._errors[:-20]
-
-    def _write(self, line: str) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.write(line + "\n")
-            self._process.stdin.flush()
-
-    def _answer(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if not line:
-            self._listener.join(2)
-            errors = " / ".join(self._errors[-4:]) or f"it was ended after {TIMEOUT_S:.0f} s"
-            raise Unavailable(f"the client {self._job.client} ended without an outcome: {errors}")
-        answer: dict[str, Any] = json.loads(line)
-        if "left_out" in answer:
-            raise Unavailable(answer["left_out"])
-        return answer
+        super().__init__("benchmarks.clients.worker", f"the client {job.client}", end_s=5.0)
+        self.write(job.line())
 
     def wait_ready(self) -> None:
         """Wait until the client is connected and warm."""
-        self._answer()
+        self.answer(TIMEOUT_S)
 
     def begin(self) -> None:
         """Start a client that waits for the signal."""
-        self._write("")
+        self.write("")
 
     def outcome(self) -> Outcome:
         """Wait for the outcome."""
-        answer = self._answer()
-        found: Outcome = answer["outcome"]
+        found: Outcome = self.answer(TIMEOUT_S)["outcome"]
         return found
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._guard.cancel()
-        try:
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-            self._process.wait(5)
-        except (subprocess.TimeoutExpired, BrokenPipeError):
-            self._process.kill()
-            self._process.wait(10)
-        self._listener.join(2)
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
 
 
 def run(job: Job) -> Outcome:
@@ -95,3 +41,19 @@ def run(job: Job) -> Outcome:
     with Running(job) as running:
         running.wait_ready()
         return running.outcome()
+
+
+def run_both(reading: Job, sending: Job, settle_s: float = 0.0) -> tuple[Outcome, Outcome]:
+    """Read what another client sends; `sending` waits until both are ready, and `settle_s` longer."""
+    with Running(reading) as taking, Running(sending) as giving:
+        taking.wait_ready()
+        giving.wait_ready()
+        time.sleep(settle_s)
+        giving.begin()
+        sent = giving.outcome()
+        return taking.outcome(), sent
+
+
+def with_sender(outcome: Outcome, sent: Outcome) -> dict[str, Any]:
+    """The outcome of a reader with what its sender has used, and the server meanwhile."""
+    return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.delays pending`: what a leader of `__scheduled` needs to begin with many pending records.
+"""The case `pending`: what a leader of `__scheduled` needs to begin with many pending records.
 
 A log with the runs and the checkpoint of so many records is generated, and a few that are due now. Another process
 opens the log and does what a new leader does: reads the checkpoint, opens the runs, takes what is due, reads the
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.peers.processes import own_memory
 from raylog.actors.scheduling.bodies import Bodies, bodies_of
 from raylog.actors.scheduling.role import CHECKPOINT_TIME
 from raylog.actors.scheduling.rows import encode_row, read_batches
@@ -87,7 +88,7 @@ def _keys(chance: random.Random, count: int, run_number: int) -> Iterator[int]:
 def begin(folder: Path, at: int) -> dict[str, Any]:
     """Begin as a new leader does, with the checkpoint at an offset."""
     log = PartitionLog.open(folder / "__scheduled-0", CONFIG, **OPEN)
-    before, began, busy = _resident_bytes("VmRSS"), time.monotonic(), time.process_time()
+    before, began, busy = own_memory("VmRSS"), time.monotonic(), time.process_time()
     runs = RunReader(log)
     machine = SchedulerMachine(runs.part, SchedulerSettings())
     (event,) = read_batches(log.read(at, 1, log.log_end_offset), at)
@@ -99,7 +100,7 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
     bodies = bodies_of(Bodies(log, machine.space.row_of), keys)
     first_s, busy_s = time.monotonic() - began, time.process_time() - busy
     assert len(bodies) == DUE_NOW
-    after = _resident_bytes("VmRSS")
+    after = own_memory("VmRSS")
     searches = _searches(machine)
     taking = time.monotonic()
     more = 0
@@ -113,7 +114,7 @@ def begin(folder: Path, at: int) -> dict[str, Any]:
         "first_due_ms": round(first_s * 1000),
         "processor_ms": round(busy_s * 1000),
         "memory_mb": round((after - before) / 1e6, 1),
-        "memory_peak_mb": round((_resident_bytes("VmHWM") - before) / 1e6, 1),
+        "memory_peak_mb": round((own_memory("VmHWM") - before) / 1e6, 1),
         "taken_per_second": round(rate),
         **searches,
     }
@@ -132,13 +133,6 @@ def _searches(machine: SchedulerMachine) -> dict[str, float]:
     assert machine.pending.holds(key)
     found["held_ms"] = round((time.monotonic() - began) * 1000, 1)
     return found
-
-
-def _resident_bytes(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 if __name__ == "__main__":

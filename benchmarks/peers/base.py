@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from benchmarks.peers.processes import ServerProcess, Unavailable
+from benchmarks.peers.processes import Unavailable
 
 
 class Peer(Protocol):
@@ -83,27 +83,3 @@ class WithoutFailover:
     def folder(self) -> Path:
         """The folders of its files."""
         return self._root
-
-
-class OneProcess(WithoutFailover):
-    """Base of the peers that are one process with one port, once it was started."""
-
-    _port: int
-    _server: ServerProcess | None = None
-
-    def stop(self) -> None:
-        """Stop it."""
-        if self._server is not None:
-            self._server.stop()
-
-    def runs(self) -> bool:
-        """Whether it runs."""
-        return self._server is not None and self._server.runs()
-
-    def address(self) -> dict[str, str]:
-        """Its port."""
-        return {"port": str(self._port)}
-
-    def pids(self) -> list[int]:
-        """The process."""
-        return [] if self._server is None else [self._server.pid]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.optional import module
-from benchmarks.peers.maven import server_jars, version_in
+from benchmarks.peers.maven import fetched, version_in
 from benchmarks.peers.processes import STOP_TIMEOUT_S, ServerProcess, Unavailable, free_ports, listens
 
 POM = Path(__file__).with_name("kafka-pom.xml")
@@ -61,7 +62,9 @@ class Kafka:
     def start(self) -> None:
         """Format the directories the first time, start the brokers and wait until they serve. Raises Unavailable."""
         module("confluent_kafka")  # used to create topics
-        self.jars = server_jars(self._cache, POM, "kafka", "Kafka")
+        if shutil.which("java") is None:
+            raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
+        self.jars = fetched(self._cache / f"kafka-{version()}", POM, "Kafka's jars")
         if not self._brokers:
             self._root.mkdir(parents=True)
             (self._root / "log4j2.yaml").write_text(LOG4J, encoding="utf-8")

@@ -42,10 +42,3 @@ def fetched(folder: Path, pom: Path, what: str, artifacts: Sequence[str] = ()) -
         raise Unavailable(f"Maven could not fetch {what}: {reason[:300]}")
     (folder / "complete").touch()
     return folder
-
-
-def server_jars(cache: Path, pom: Path, name: str, title: str) -> Path:
-    """The folder with the jars of a server that runs on Java. Raises Unavailable."""
-    if shutil.which("java") is None:
-        raise Unavailable("there is no java on the path: install a Java runtime of version 17 or newer")
-    return fetched(cache / f"{name}-{version_in(pom, name)}", pom, f"{title}'s jars")

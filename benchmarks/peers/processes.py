@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ STOP_TIMEOUT_S = 30.0
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 LOG_FILES = ("log", "blk", "aof")
-"""Suffixes of record files: those of Raylog, Kafka and the prototype, of NATS, and of Redis."""
+"""Suffixes of record files: those of Raylog and Kafka, of NATS, and of Redis."""
 
 
 def die_with_parent() -> None:
@@ -129,6 +130,17 @@ class ServerProcess:
         self._process = None
 
 
+def line_within(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """The next line of a process's output, "" at its end; the process is killed after the timeout."""
+    guard = threading.Timer(timeout_s, process.kill)
+    guard.daemon = True
+    guard.start()
+    try:
+        return process.stdout.readline() if process.stdout is not None else ""
+    finally:
+        guard.cancel()
+
+
 def listens(port: int, host: str = "127.0.0.1") -> bool:
     """Whether something accepts connections at this port."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=0.5):
@@ -165,6 +177,14 @@ def cpu_seconds(pids: Iterable[int]) -> float:
 def private_bytes(pid: int) -> int:
     """Memory of this process alone (unique set size)."""
     return int(psutil.Process(pid).memory_full_info().uss)
+
+
+def own_memory(name: str) -> int:
+    """A figure of this process's memory, in bytes: VmRSS now, VmHWM the peak."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith(f"{name}:"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"/proc/self/status has no {name}")
 
 
 def drop_from_page_cache(folder: Path) -> int:

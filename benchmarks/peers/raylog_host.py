@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 import raylog
+from benchmarks.children import answering
 from raylog.actors.naming import SPARE_PREFIX
 from raylog.actors.processes.ray_support import find_actor
 from raylog.core.errors import RaylogError
@@ -92,19 +93,18 @@ def kill(cluster: Cluster, topic: str) -> dict[str, Any]:
 
 def main() -> None:
     """Start, answer, stop."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
+    say = answering()
     folder, brokers, timeout_s = Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[4])
     cluster = raylog.start(
         folder, brokers=brokers, config=json.loads(sys.argv[3]), timeout_s=timeout_s, **SPARE_FOR_RAY
     )
     try:
-        answers.write(json.dumps(address(cluster)) + "\n")
+        say(address(cluster))
         for line in sys.stdin:
             command, *rest = line.split()
             if command == "stop":
                 break
-            answers.write(json.dumps(answer(cluster, command, rest)) + "\n")
+            say(answer(cluster, command, rest))
     finally:
         cluster.stop(timeout_s)
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 import psutil
 
 from benchmarks.optional import version_of
-from benchmarks.peers.processes import Unavailable
+from benchmarks.peers.processes import Unavailable, line_within
 from raylog import compiled
 from raylog.client.admin.admin import Admin
 
@@ -93,14 +92,9 @@ class Raylog:
 
     def _answer(self) -> dict[str, Any]:
         """One line of the host, which is killed after a timeout, so that reading returns."""
-        if self._host is None or self._host.stdout is None:
+        if self._host is None:
             raise Unavailable("Raylog does not run")
-        guard = threading.Timer(self._timeout_s, self._host.kill)
-        guard.start()
-        try:
-            line = self._host.stdout.readline()
-        finally:
-            guard.cancel()
+        line = line_within(self._host, self._timeout_s)
         if not line:
             raise Unavailable(f"Raylog's process ended or did not answer: {self._last_words()}")
         answer: dict[str, Any] = json.loads(line)

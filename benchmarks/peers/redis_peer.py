@@ -6,11 +6,11 @@ import shutil
 from pathlib import Path
 
 from benchmarks.optional import module, version_of
-from benchmarks.peers.base import OneProcess
+from benchmarks.peers.base import WithoutFailover
 from benchmarks.peers.processes import ServerProcess, Unavailable, free_ports, listens
 
 
-class Redis(OneProcess):
+class Redis(WithoutFailover):
     """One redis-server."""
 
     name = "redis"
@@ -18,7 +18,7 @@ class Redis(OneProcess):
     def __init__(self, root: Path) -> None:
         self._root = root / "redis"
         self._port = free_ports(1)[0]
-        self._fsync = False
+        self._server: ServerProcess | None = None
         self._partitions: dict[str, int] = {}
 
     def start(self) -> None:
@@ -35,6 +35,23 @@ class Redis(OneProcess):
         self._server = ServerProcess("redis-server", command, self._root / "server.out")
         self._server.start()
         self._server.wait_until(lambda: listens(self._port), 20)
+
+    def stop(self) -> None:
+        """Stop it."""
+        if self._server is not None:
+            self._server.stop()
+
+    def runs(self) -> bool:
+        """Whether it runs."""
+        return self._server is not None and self._server.runs()
+
+    def address(self) -> dict[str, str]:
+        """Its port."""
+        return {"port": str(self._port)}
+
+    def pids(self) -> list[int]:
+        """The process."""
+        return [] if self._server is None else [self._server.pid]
 
     def create_topic(self, name: str, partitions: int, replication: int, *, fsync: bool) -> None:
         """Streams are created by their first record; only the policy for its file is set."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.queues.outage`: how soon a queue goes on behind an outage of its handlers.
+"""How soon a queue goes on behind an outage of its handlers.
 
 A member holds as many records as a queue hands out at most (`queue.acquired.max`, 2,000). `retried`: it gives all of
 them back with a long pause; the time from the first one until it has a record behind them. `silent`: it stops, and its
@@ -7,37 +7,33 @@ locks run out; the time from the end of the first lock until another member, whi
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging
 import os
-import sys
-import tempfile
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import raylog
+from benchmarks.options import Parser, one_of
 from benchmarks.report.stats import percentile
+from benchmarks.scratch import three_brokers
 
 WINDOW = 2_000
 LOCK_S = 3.0
 
 
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.queues.outage", description=__doc__)
+def main(given: Sequence[str]) -> int:
+    """Run the case that is named."""
+    parser = Parser("queues", __doc__)
+    parser.add_argument("case", type=one_of(("outage",)), help="outage")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
-    chosen = parser.parse_args()
+    parser.add_data()
+    chosen = parser.parse_args(given)
     logging.getLogger("raylog").setLevel(logging.ERROR)  # of each lock that runs out, as it shall
-    with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
-        cluster = raylog.start(Path(folder), brokers=3)
-        try:
-            found = {"retried": [retried(number) for number in range(chosen.rounds)]}
-            found["silent"] = [silent(number) for number in range(chosen.rounds)]
-        finally:
-            cluster.stop()
+    with three_brokers(chosen.data):
+        found = {"retried": [retried(number) for number in range(chosen.rounds)]}
+        found["silent"] = [silent(number) for number in range(chosen.rounds)]
     report: dict[str, Any] = {
         name: {"p50_ms": round(percentile(sorted(times), 50), 1), "max_ms": round(max(times), 1)}
         for name, times in found.items()
@@ -91,7 +87,3 @@ def _next(worker: raylog.QueueConsumer) -> None:
     while not worker.poll(timeout_ms=1_000, max_records=1):
         if time.monotonic() > until:
             raise TimeoutError("no record came behind the outage")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

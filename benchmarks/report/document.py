@@ -1,15 +1,16 @@
-"""Writes docs/performance.md from a run: `python -m benchmarks.report.document RESULTS.json`."""
+"""Writes docs/performance.md, its plots and the JSON behind both from the results of runs."""
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.goals import verdicts
+from benchmarks.options import Parser
 from benchmarks.report.plots import draw
 from benchmarks.report.results import OWN_RUN, Results
 from benchmarks.report.tables import as_markdown, markdown, yes_or_no
-from benchmarks.scenarios import SCENARIOS
+from benchmarks.scenarios.registry import SCENARIOS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 NOTES = Path(__file__).with_name("notes.md")
@@ -18,7 +19,7 @@ HEAD = """\
 # Performance
 
 Raylog beside the alternatives on one machine, with every measured row, including those Raylog loses.
-`python -m benchmarks.report.document` writes this page from a run's results ([performance.json](performance.json)).
+`python -m benchmarks document` writes this page from a run's results ([performance.json](performance.json)).
 
 """
 BUSY = """\
@@ -43,17 +44,14 @@ rounds, with the lowest and the highest beside it.
 - **State of the machine**: earlier writes are on disk before a measurement begins. Where a rate is measured, pages
   written by earlier rounds of the case leave the page cache first, unless a client reads them, and memory of a fixed
   size is touched and freed. The reason is the virtual machine, which pays several times as much for memory that it has
-  returned to its host. In an experiment with 1,000 B and one partition the servers took, as medians, 1.5 µs of CPU a
-  record (Raylog) and 0.9 (the prototype) while the cache grew to 9 GB, 4.2 and 3.8 from there to 12 GB, and 1.6 and
-  0.9 when pages were given up before each measurement (Kafka: 9.9, 6.4 and 2.9, including the warm-up of its virtual
-  machine). Touching memory adds nothing beyond the noise (1.5, 0.8 and 2.5); first rounds need it.
+  returned to its host. In an experiment with 1,000 B and one partition Raylog's processes took, as medians, 1.5 µs of
+  CPU a record while the cache grew to 9 GB, 4.2 from there to 12 GB, and 1.6 when pages were given up before each
+  measurement (Kafka: 9.9, 6.4 and 2.9, including the warm-up of its virtual machine). Touching memory adds nothing
+  beyond the noise (1.5 and 2.5); first rounds need it.
 - **Idle replicas**: a topic is deleted after the last scenario that uses it, on every server, and the next scenario
   begins when its processes have ended. Latency and small producers come first, with few idle replicas; a row under
   latency shows what all servers take at rest. Kafka removes the files of a deleted topic after a second
   (`log.segment.delete.delay.ms`) instead of a minute.
-- **The bare prototype** writes the same values with the same durations and warm-up over one connection, with five
-  batches in flight, each checked (CRC-32C) and appended to a file before it is acknowledged. Its batches have 128 KiB,
-  as those of the others, in one row and 1 MiB in the other.
 - **Durability**: acknowledged means in the page cache on both sides (Kafka's default; Raylog's own is stricter), or on
   disk on both sides where a case says `flush.messages=1`. Redis syncs its file each second and has no replicas here;
   NATS syncs by time. `min.insync.replicas` is a majority on both sides.
@@ -134,15 +132,23 @@ def _repeat(results: Results) -> str:
 make bench{quick}
 make bench BENCH_ARGS="--only growth --peers raylog,kafka"
 python -m benchmarks --only produce,latency
-python -m benchmarks.report.document benchmarks/results/STAMP/results.json
+python -m benchmarks document benchmarks/results/STAMP/results.json
 ```
 
 The second command needs about twelve minutes and 45 GB of temporary disk space. Given several files, the last command
 takes each scenario from the last file that has it, and names such scenarios above.
 
-`python -m benchmarks.rest --partitions 100,1000,10000` measures partitions at rest, beside one Kafka: creating them,
+`python -m benchmarks rest --partitions 100,1000,10000` measures partitions at rest, beside one Kafka: creating them,
 memory and CPU, listing them, a first record, a clean stop and the start after it; its table is in
 [operations.md](operations.md#beside-kafka).
+
+`python -m benchmarks pairs BEFORE NOW` compares two checkouts, each with its own `.venv`: rows of about a second in
+turn, so that what else the machine does is the same for both; the one that waits is stopped. A cluster keeps the
+speed of its start within some 4 per cent, so both are started several times, in both orders (`--starts`). With the
+release before delays and queues, both compiled, 20 pairs on two cores, measured while the other dozed, what stands
+now has 1.02 to 1.13 of its rates and 0.86 to 0.99 of its processor time in all eight rows.
+
+`python -m benchmarks --help` lists what else there is, with an example of each.
 
 `mvn` downloads Kafka's jars by their Maven coordinates (`benchmarks/peers/kafka-pom.xml`) with its own settings and
 mirrors; `java` must be 17 or newer. `nats-server` and `redis-server` are Debian's packages. A missing server or client
@@ -150,16 +156,15 @@ is left out, with the reason.
 """
 
 
-def main() -> None:
+def main(given: Sequence[str]) -> int:
     """Write the page, its plots, and the JSON behind both."""
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m benchmarks.report.document RESULTS.json [RESULTS.json ...]")
-    results = Results.merged([Results.read(Path(item)) for item in sys.argv[1:]])
+    parser = Parser("document", __doc__)
+    about = "results.json of a run; of several, each scenario is taken from the last one that has it"
+    parser.add_argument("results", nargs="+", type=Path, help=about)
+    chosen = parser.parse_args(given)
+    results = Results.merged([Results.read(path) for path in chosen.results])
     results.write(DOCS / "performance.json")
     pictures = draw(results, DOCS / "img")
     (DOCS / "performance.md").write_text(document(results, pictures), encoding="utf-8")
     print(f"Wrote docs/performance.md and {len(pictures)} pictures.")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

@@ -1,4 +1,4 @@
-"""One peer with one number of partitions: the measures in order, each within its deadline. Used by `__main__`."""
+"""One peer with one number of partitions: the measures in order, each within its deadline. Used by `command`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from functools import partial
 from benchmarks.bench import LEFT_OUT
 from benchmarks.job import Outcome
 from benchmarks.peers.processes import Unavailable
-from benchmarks.rest.deadline import Deadline
 from benchmarks.rest.measure import first_partitions
-from benchmarks.rest.peer import AtRest, Request, Writer
+from benchmarks.rest.peer import AtRest, Deadline, Request, Writer
 from benchmarks.rest.readings import at_rest
 from benchmarks.rest.table import CREATE, FIRST, MORE, MORE_PARTITIONS, OVER, REST, SERVE, START, STOP
 from benchmarks.rest.trickle import in_percentiles, trickle

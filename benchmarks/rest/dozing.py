@@ -1,26 +1,25 @@
-"""`python -m benchmarks.rest.dozing`: the first record to a partition whose replicas doze, and one while they run."""
+"""The first record to a partition whose replicas doze, and one while they run."""
 
 from __future__ import annotations
 
 import argparse
 import statistics
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.job import Outcome
+from benchmarks.options import Parser
+from benchmarks.peers.processes import adopt_orphans
 from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.report.results import Measured, Results
-from benchmarks.rest.__main__ import ROOT, open_files
-from benchmarks.rest.deadline import Deadline
+from benchmarks.rest.command import open_files
+from benchmarks.rest.peer import Deadline
 from benchmarks.rest.raylog_rest import RaylogWriter, client
 from benchmarks.rest.readings import state
-from benchmarks.rest.scratch import scratch_folder
 from benchmarks.rest.trickle import in_percentiles
+from benchmarks.scratch import scratch_folder
 
 SCENARIO, TOPIC, VALUE = "dozing", "dozing", b"first " * 16
 STOPPED = "T"
@@ -28,9 +27,9 @@ LOOK_S = 0.1
 DEADLINE_S = 120.0
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(given: Sequence[str]) -> argparse.Namespace:
     """The command line's options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rest.dozing", description=__doc__)
+    parser = Parser("dozing", __doc__)
     add = parser.add_argument
     add("--partitions", type=int, default=30, help="partitions; each gets one record a round (default: 30)")
     add("--brokers", type=int, default=3, help="brokers (default: 3)")
@@ -38,8 +37,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rounds", type=int, default=5, help="how often all doze and get a record (default: 5)")
     add("--pause", type=float, default=0.2, help="seconds between two records of a round (default: 0.2)")
     add("--no-fsync", action="store_true", help="acknowledge from the page cache")
-    add("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
-    add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where the brokers keep their data")
+    parser.add_results()
+    parser.add_data()
     chosen = parser.parse_args(given)
     if min(chosen.partitions, chosen.rounds, chosen.brokers) < 1 or not 1 <= chosen.replication <= chosen.brokers:
         parser.error("--partitions, --rounds and --brokers take 1 or more, --replication at most the brokers")
@@ -102,9 +101,10 @@ def text(name: str, outcome: Outcome) -> str:
     return f"{name} p50 {outcome['record_p50_ms']:.2f} ms, p99 {outcome['record_p99_ms']:.2f} ms"
 
 
-def main() -> int:
+def main(given: Sequence[str]) -> int:
     """Run, print the rounds, keep them as JSON."""
-    chosen = arguments()
+    chosen = arguments(given)
+    adopt_orphans()
     names = ("partitions", "brokers", "replication", "rounds", "pause", "no_fsync")
     settings = {**{name: getattr(chosen, name) for name in names}, "open files": open_files()}
     results = Results(machine.describe(), machine.versions(), settings)
@@ -120,7 +120,3 @@ def main() -> int:
             results.write(folder / "results.json")
     print(f"Kept in {folder}.")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

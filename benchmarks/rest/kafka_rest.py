@@ -13,12 +13,10 @@ from benchmarks.job import Job
 from benchmarks.optional import module
 from benchmarks.peers.kafka import Kafka, topic_config
 from benchmarks.peers.processes import Unavailable
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import Request, expect
+from benchmarks.rest.peer import Deadline, OnServer, Request, expect, first_of, wait_until_led
 from benchmarks.rest.table import DESCRIBE, LIST
 
 POLL_S = 0.1
-READ_S = 1.0
 AT_ONCE = 5_000
 """Partitions in one request. Kafka's controller refuses a request that makes more than 10,000 records of metadata."""
 QUIET = {"log_level": 0}
@@ -79,13 +77,13 @@ class KafkaWriter:
         del self._producer
 
 
-class KafkaAtRest:
+class KafkaAtRest(OnServer[Kafka]):
     """One Kafka, with the settings of the other benchmarks."""
 
     name = "kafka"
 
     def __init__(self, root: Path, cache: Path, timeout_s: float) -> None:
-        self._peer = Kafka(root, cache, 1, start_timeout_s=timeout_s)
+        super().__init__(Kafka(root, cache, 1, start_timeout_s=timeout_s))
 
     @property
     def notes(self) -> list[str]:
@@ -96,18 +94,6 @@ class KafkaAtRest:
             "Kafka describes the leaders of new partitions before it has made their logs; the row below the first "
             "lasts until `list_offsets` succeeds for every partition.",
         ]
-
-    def start(self, deadline: Deadline) -> None:
-        """Start it."""
-        self._peer.start()
-
-    def stop(self, deadline: Deadline) -> None:
-        """Request its end."""
-        self._peer.stop_within(deadline.left_s)
-
-    def end(self) -> None:
-        """The same, without an error."""
-        self._peer.stop()
 
     def not_servers(self) -> set[int]:
         """All processes are the server's."""
@@ -124,9 +110,10 @@ class KafkaAtRest:
             for total in range(first, partitions, AT_ONCE):
                 more = library.NewPartitions(topic, min(partitions, total + AT_ONCE))
                 admin.create_partitions([more], request_timeout=deadline.left_s)[topic].result(deadline.left_s)
-            while not _is_led(admin.list_topics(topic, timeout=deadline.left_s), topic, partitions):
-                deadline.check(f"not every partition of {topic} had a leader")
-                time.sleep(POLL_S)
+            wait_until_led(
+                lambda: _is_led(admin.list_topics(topic, timeout=deadline.left_s), topic, partitions),
+                topic, deadline, POLL_S,
+            )  # fmt: skip
 
     def serve(self, topic: str, partitions: int, deadline: Deadline) -> bool:
         """Poll the end offsets of all partitions."""
@@ -174,21 +161,10 @@ class KafkaAtRest:
 
     def first_value(self, topic: str, deadline: Deadline) -> bytes:
         """Poll a consumer."""
-        client = self._client(topic)
-        try:
-            client.open_consumer()
-            while not (values := client.values(min(READ_S, deadline.left_s))):
-                deadline.check(f"no record of {topic} could be read")
-            return values[0]
-        finally:
-            client.close()
-
-    def describe(self) -> dict[str, str]:
-        """Version and settings."""
-        return self._peer.describe()
+        return first_of(self._client(topic), topic, deadline)
 
     def _client(self, topic: str) -> Measured:
-        return Measured(Job(load="", client="confluent", topic=topic, address=self._peer.address(), linger_ms=0))
+        return Measured(Job(load="", client="confluent", topic=topic, address=self._server.address(), linger_ms=0))
 
     def _connected(self, deadline: Deadline) -> Any:
         admin = self._admin()
@@ -196,7 +172,7 @@ class KafkaAtRest:
         return admin
 
     def _admin(self) -> Any:
-        settings = {"bootstrap.servers": self._peer.bootstrap(), **QUIET}
+        settings = {"bootstrap.servers": self._server.bootstrap(), **QUIET}
         return module("confluent_kafka.admin").AdminClient(settings)
 
 

@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
+from benchmarks.clients.base import Client
+from benchmarks.peers.kafka import Kafka
 from benchmarks.peers.processes import Unavailable
-from benchmarks.rest.deadline import Deadline
+from benchmarks.peers.raylog_peer import Raylog
+
+READ_S: Final = 1.0
+LAST_CALL_S: Final = 0.1
+"""What a call gets at least: one that fails in time names the reason."""
+
+
+class Deadline:
+    """Ends `seconds` after it was made."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._began_s = time.monotonic()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds since it was made."""
+        return time.monotonic() - self._began_s
+
+    @property
+    def left_s(self) -> float:
+        """Seconds for the next call."""
+        return max(LAST_CALL_S, self.seconds - self.passed_s)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the time is used up."""
+        return self.passed_s >= self.seconds
+
+    def check(self, what: str) -> None:
+        """Raise Unavailable, with what has not happened, when the time is used up."""
+        if self.is_over:
+            raise Unavailable(f"{what} within {self.seconds:.0f} s")
+
 
 Request = Callable[[Deadline], float]
 """Requests something of all partitions; returns its seconds. Unavailable when the answer does not have all of them."""
@@ -71,6 +107,50 @@ class AtRest(Protocol):
 
     def describe(self) -> dict[str, str]:
         """Version and settings."""
+
+
+Server = TypeVar("Server", Kafka, Raylog)
+
+
+class OnServer(Generic[Server]):
+    """What all peers have of the server that they measure."""
+
+    def __init__(self, server: Server) -> None:
+        self._server: Server = server
+
+    def start(self, deadline: Deadline) -> None:
+        """Start it, or start it again on its data, and wait until it serves."""
+        self._server.start()
+
+    def stop(self, deadline: Deadline) -> None:
+        """Stop it cleanly."""
+        self._server.stop_within(deadline.left_s)
+
+    def end(self) -> None:
+        """End it in any way."""
+        self._server.stop()
+
+    def describe(self) -> dict[str, str]:
+        """Version and settings."""
+        return self._server.describe()
+
+
+def wait_until_led(is_led: Callable[[], bool], topic: str, deadline: Deadline, look_s: float) -> None:
+    """Look again and again until every partition of a topic is described with a leader."""
+    while not is_led():
+        deadline.check(f"not every partition of {topic} had a leader")
+        time.sleep(look_s)
+
+
+def first_of(client: Client, topic: str, deadline: Deadline) -> bytes:
+    """The value of the first record of a topic's only reader."""
+    try:
+        client.open_consumer()
+        while not (values := client.values(min(READ_S, deadline.left_s))):
+            deadline.check(f"no record of {topic} could be read")
+        return values[0]
+    finally:
+        client.close()
 
 
 def expect(found: int, partitions: int, what: str) -> None:

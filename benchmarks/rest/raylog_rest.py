@@ -11,14 +11,12 @@ from benchmarks.clients.raylog_client import Measured
 from benchmarks.job import Job
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.raylog_peer import Raylog, topic_config
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import Request, expect
+from benchmarks.rest.peer import Deadline, OnServer, Request, expect, first_of, wait_until_led
 from benchmarks.rest.table import DESCRIBE, LIST, STATUS
 from raylog.client.admin.admin import Admin
 from raylog.client.admin.descriptions import TopicDescription
 
 POLL_S = 0.02
-READ_S = 1.0
 CLOSE_S = 1.0
 """For records that were not acknowledged in their time."""
 
@@ -57,13 +55,13 @@ class RaylogWriter:
         self._producer.close(CLOSE_S)
 
 
-class RaylogAtRest:
+class RaylogAtRest(OnServer[Raylog]):
     """One to three brokers, with the settings of the other benchmarks."""
 
     name = "raylog"
 
     def __init__(self, root: Path, brokers: int, timeout_s: float, config: Mapping[str, str]) -> None:
-        self._peer = Raylog(root, brokers, timeout_s=timeout_s, config=config)
+        super().__init__(Raylog(root, brokers, timeout_s=timeout_s, config=config))
 
     @property
     def notes(self) -> list[str]:
@@ -74,30 +72,19 @@ class RaylogAtRest:
             "`raylog.start()` is in neither. Stop and start include those of Ray."
         ]
 
-    def start(self, deadline: Deadline) -> None:
-        """Start Ray and the cluster."""
-        self._peer.start()
-
-    def stop(self, deadline: Deadline) -> None:
-        """Stop the cluster and Ray."""
-        self._peer.stop_within(deadline.left_s)
-
-    def end(self) -> None:
-        """The same, without an error."""
-        self._peer.stop()
-
     def not_servers(self) -> set[int]:
         """The process that holds the cluster: with `raylog start` there is none."""
-        return {self._peer.host_pid()}
+        return {self._server.host_pid()}
 
     def create(self, topic: str, partitions: int, replication: int, deadline: Deadline) -> None:
         """`Admin.create_topic` returns when every broker knows the leaders."""
         config = topic_config(replication, fsync=False)
         with self._admin() as admin:
             admin.create_topic(topic, partitions, replication, config=config, timeout_s=deadline.left_s)
-            while not _is_led(admin.describe_topic(topic, timeout_s=deadline.left_s), partitions):
-                deadline.check(f"not every partition of {topic} had a leader")
-                time.sleep(POLL_S)
+            wait_until_led(
+                lambda: _is_led(admin.describe_topic(topic, timeout_s=deadline.left_s), partitions),
+                topic, deadline, POLL_S,
+            )  # fmt: skip
 
     def serve(self, topic: str, partitions: int, deadline: Deadline) -> bool:
         """A leader that the brokers know takes requests."""
@@ -107,7 +94,7 @@ class RaylogAtRest:
         """`Cluster.status`, which `raylog status` shows, and the Admin's."""
 
         def status(_: Deadline) -> float:
-            found = self._peer.status()
+            found = self._server.status()
             expect(int(found["partitions"]), partitions, "the status")
             return float(found["seconds"])
 
@@ -132,25 +119,14 @@ class RaylogAtRest:
 
     def writer(self, topic: str) -> RaylogWriter:
         """A Producer with the settings of the other benchmarks."""
-        return RaylogWriter(client(topic, self._peer.address()))
+        return RaylogWriter(client(topic, self._server.address()))
 
     def first_value(self, topic: str, deadline: Deadline) -> bytes:
-        """Poll a Consumer."""
-        reader = client(topic, self._peer.address())
-        try:
-            reader.open_consumer()
-            while not (values := reader.values(min(READ_S, deadline.left_s))):
-                deadline.check(f"no record of {topic} could be read")
-            return values[0]
-        finally:
-            reader.close()
-
-    def describe(self) -> dict[str, str]:
-        """Version and settings."""
-        return self._peer.describe()
+        """Poll a consumer."""
+        return first_of(client(topic, self._server.address()), topic, deadline)
 
     def _admin(self) -> Admin:
-        address = self._peer.address()
+        address = self._server.address()
         return Admin(bootstrap=address["bootstrap"], secret=address["secret"])
 
 

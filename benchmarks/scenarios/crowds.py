@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, of_job, run_for
 from benchmarks.clients.run import run
-from benchmarks.job import Outcome
+from benchmarks.job import Job, Outcome
 from benchmarks.scenarios.throughput import fill_each
 
 CONNECTIONS = 50
@@ -26,7 +26,7 @@ def small(bench: Bench) -> None:
                 "small",
                 f"{CONNECTIONS} connections, 100 B, RF {replication}, acks=all{', flush.messages=1' if fsync else ''}",
                 contestants,
-                bench.run_for(job_for, "small", connections=CONNECTIONS, linger_ms=0),
+                run_for(job_for, "small", connections=CONNECTIONS, linger_ms=0),
             )
 
 
@@ -36,14 +36,12 @@ def group(bench: Bench) -> None:
     with bench.topic(contestants, MEMBERS, 1) as job_for:
         held = fill_each(bench, job_for, contestants, 100, 500_000)
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             return run(replace(job, load="group", connections=MEMBERS, count=held[contestant.peer]))
 
         case = f"{MEMBERS} members, 10 partitions, until all have joined"
-        bench.rounds("group", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)
+        rounds = bench.pace.slow_rounds
+        bench.rounds("group", case, contestants, of_job(job_for, measure), metric="join_s", count=rounds)
 
 
 def rebalance(bench: Bench) -> None:
@@ -59,14 +57,7 @@ def rebalance(bench: Bench) -> None:
 
 def _rebalance(bench: Bench, contestants: Sequence[Contestant], name: str, kind: Mapping[str, Any]) -> None:
     with bench.topic(contestants, MANY_PARTITIONS, 1) as job_for:
-
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
-            members = replace(job, connections=MANY_MEMBERS, partitions=MANY_PARTITIONS, load="rebalance")
-            return run(replace(members, **kind))
-
+        measure = run_for(job_for, "rebalance", connections=MANY_MEMBERS, **kind)
         members = f"{MANY_MEMBERS} cooperative members" if name == "cooperative" else f"{MANY_MEMBERS} members, {name}"
         case = f"{members}, {MANY_PARTITIONS} partitions, then one more"
         bench.rounds("rebalance", case, contestants, measure, metric="join_s", count=bench.pace.slow_rounds)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running
+from benchmarks.bench import Bench, of_job
+from benchmarks.clients.run import run_both
 from benchmarks.job import Job, Outcome
 
-CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters", "rocketmq timer", "pulsar deliver_at")
-UNREPLICATED = "rocketmq"
+CONTESTANTS = ("raylog send", "rabbitmq ttl, dead letters")
 DELAY_MS = 3_000
 RATE = 1_000
 BURST, QUICK_BURST = 200_000, 50_000
@@ -23,30 +22,13 @@ def delays(bench: Bench) -> None:
     Late is the time from a record's due time until its consumer has it; a stall of the sender counts.
     """
     contestants = bench.among(*CONTESTANTS)
-    replicated = [contestant for contestant in contestants if contestant.peer != UNREPLICATED]
-    alone = [contestant for contestant in contestants if contestant.peer == UNREPLICATED]
-    where = "100 B, 1 partition, RF 3 (RocketMQ: one broker)"
-    with (
-        bench.topic(replicated, 1, 3, holds="delayed", is_queue=True) as of_three,
-        bench.topic(alone, 1, 1, holds="delayed", is_queue=True) as of_one,
-    ):
-
-        def job_for(contestant: Contestant) -> Job | None:
-            return (of_one if contestant.peer == UNREPLICATED else of_three)(contestant)
-
+    where = "100 B, 1 partition, RF 3"
+    with bench.topic(contestants, 1, 3, holds="delayed", is_queue=True) as job_for:
         seconds = 4.0 if bench.pace.quick else 20.0
-
-        def late(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _lateness(job, seconds)
-
+        late = of_job(job_for, lambda job, _: _lateness(job, seconds))
         bench.rounds("delays", f"{where}, {RATE:,} due/s, lateness", contestants, late, metric="p99_ms")
         count = QUICK_BURST if bench.pace.quick else BURST
-
-        def at_once(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _burst(job, count)
-
+        at_once = of_job(job_for, lambda job, _: _burst(job, count))
         bench.rounds("delays", f"{where}, {count:,} due at once", contestants, at_once)
 
 
@@ -54,20 +36,10 @@ def _lateness(job: Job, seconds: float) -> Outcome:
     warmup_s = min(2.0, seconds / 3)
     count = int(RATE * (seconds + warmup_s))
     job = replace(job, rate=RATE, count=count, warmup_s=warmup_s, linger_ms=0, delay_ms=DELAY_MS)
-    with Running(replace(job, load="follow")) as reading, Running(replace(job, load="pace", waits=True)) as sending:
-        reading.wait_ready()
-        sending.wait_ready()
-        sending.begin()
-        sending.outcome()
-        return reading.outcome()
+    return run_both(replace(job, load="follow"), replace(job, load="pace", waits=True))[0]
 
 
 def _burst(job: Job, count: int) -> Outcome:
     delay_ms = 3_000 + count * 1_000 // STORE_PER_S
     job = replace(job, count=count, delay_ms=delay_ms)
-    with Running(replace(job, load="drain")) as reading, Running(replace(job, load="burst", waits=True)) as sending:
-        reading.wait_ready()
-        sending.wait_ready()
-        sending.begin()
-        sending.outcome()
-        return reading.outcome()
+    return run_both(replace(job, load="drain"), replace(job, load="burst", waits=True))[0]

@@ -6,11 +6,11 @@ import functools
 import time
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running
-from benchmarks.job import Outcome
+from benchmarks.bench import Bench, Contestant, of_job
+from benchmarks.clients.run import Running, run_both, with_sender
+from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import cpu_seconds
-from benchmarks.scenarios.throughput import JobFor, fill_each
+from benchmarks.scenarios.throughput import fill_each
 
 LATENCY = ("raylog records", "confluent-kafka", "aiokafka", "nats", "redis streams", "ray.util.queue")
 RATES = (100, 1_000, 10_000)
@@ -38,7 +38,7 @@ def latency(bench: Bench) -> None:
                     "latency",
                     f"{rate:,}/s, 100 B, RF {replication}, acks=all{', flush.messages=1' if fsync else ''}",
                     contestants,
-                    functools.partial(_end_to_end, job_for, rate, seconds),
+                    of_job(job_for, functools.partial(_end_to_end, rate, seconds)),
                     metric="p99_ms",
                 )
 
@@ -67,20 +67,11 @@ def _at_rest(bench: Bench) -> None:
     bench.rounds("latency", "server at rest, with this scenario's first topic", servers, measured, "idle_cpu_ms", 1)
 
 
-def _end_to_end(job_for: JobFor, rate: float, seconds: float, contestant: Contestant) -> Outcome | None:
-    job = job_for(contestant)
-    if job is None:
-        return None
+def _end_to_end(rate: float, seconds: float, job: Job, _: Contestant) -> Outcome:
     warmup_s = min(2.0, seconds / 3)
     count = int(rate * (seconds + warmup_s))
     job = replace(job, rate=rate, count=count, warmup_s=warmup_s, linger_ms=0)
-    with Running(replace(job, load="follow")) as reading, Running(replace(job, load="pace", waits=True)) as sending:
-        reading.wait_ready()
-        sending.wait_ready()
-        sending.begin()
-        sent = sending.outcome()
-        outcome = reading.outcome()
-    return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}
+    return with_sender(*run_both(replace(job, load="follow"), replace(job, load="pace", waits=True)))
 
 
 def together(bench: Bench) -> None:
@@ -89,10 +80,7 @@ def together(bench: Bench) -> None:
     contestants = bench.among("raylog records", "confluent-kafka", *(() if quick else ("aiokafka",)))
     with bench.topic(contestants, 6, 3) as job_for:
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, _: Contestant) -> Outcome:
             sending, listening = (replace(job, load=load, waits=True) for load in ("produce", "listen"))
             with Running(sending) as producing, Running(listening) as taking:
                 producing.wait_ready()
@@ -103,9 +91,8 @@ def together(bench: Bench) -> None:
                 outcome = taking.outcome()
             return {**outcome, "produced_rate": sent["rate"]}
 
-        bench.rounds(
-            "together", "produce while consuming, 100 B, 6 partitions, RF 3", contestants, measure, forgets=True
-        )
+        case = "produce while consuming, 100 B, 6 partitions, RF 3"
+        bench.rounds("together", case, contestants, of_job(job_for, measure), forgets=True)
 
 
 def catchup(bench: Bench) -> None:
@@ -116,10 +103,7 @@ def catchup(bench: Bench) -> None:
     with bench.topic(contestants, 6, 1, holds="a backlog") as job_for:
         held = fill_each(bench, job_for, contestants, size, backlog // size)
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             count = int(rate * (bench.pace.seconds + (2 if bench.pace.quick else 4)))
             reading = replace(job, load="consume", size=size, warmup_s=0.0, seconds=CATCHUP_S, once=True, waits=True)
             with Running(replace(job, load="pace", size=size, rate=rate, count=count, warmup_s=0)) as producing:
@@ -133,4 +117,4 @@ def catchup(bench: Bench) -> None:
             return outcome
 
         case = f"{backlog / 1e9:g} GB of 1,000 B behind, 5,000/s still coming"
-        bench.rounds("catchup", case, contestants, measure, count=bench.pace.slow_rounds)
+        bench.rounds("catchup", case, contestants, of_job(job_for, measure), count=bench.pace.slow_rounds)

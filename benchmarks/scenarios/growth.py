@@ -6,10 +6,10 @@ import contextlib
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable, cpu_seconds
@@ -35,8 +35,6 @@ SPARE_GIGABYTES = 17
 """Bytes written by the measurements themselves, and a margin."""
 FREED_WITHIN_S = 90.0
 IDLE_S, IDLE_QUICK_S = 5.0, 2.0
-JobFor = Callable[[Contestant], Job | None]
-Measure = Callable[[Contestant], Outcome | None]
 
 
 def growth(bench: Bench) -> None:
@@ -75,16 +73,13 @@ def _named(partitions: int) -> str:
 def _settled(bench: Bench, job_for: JobFor, load: str, held: Mapping[str, int] | None = None) -> Measure:
     """A measurement of a topic with so much data."""
 
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         seconds = min(SECONDS, bench.pace.seconds)
         count = 0 if held is None else held[contestant.peer]
         job = replace(job, load=load, size=SIZE, seconds=seconds, warmup_s=0.5, count=count)
         return run(replace(job, server_pids=bench.peers[contestant.peer].pids()))
 
-    return measure
+    return of_job(job_for, measure)
 
 
 def _idle(bench: Bench, least: int) -> None:
@@ -149,12 +144,9 @@ def _fill(bench: Bench, job_for: JobFor, gigabytes: int) -> None:
 def _on_top(bench: Bench, job_for: JobFor, load: str) -> Measure:
     """Write more, or read the newest records."""
 
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         job = replace(job, load=load, size=SIZE, seconds=DATA_SECONDS, warmup_s=0.3)
         job = replace(job, server_pids=bench.peers[contestant.peer].pids())
         return run(job if load == "produce" else replace(job, count=NEWEST, newest=NEWEST // job.partitions))
 
-    return measure
+    return of_job(job_for, measure)

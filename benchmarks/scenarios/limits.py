@@ -1,4 +1,4 @@
-"""Upper bounds of this machine: copying memory, writing files, sending frames, and the bare prototype."""
+"""Upper bounds of this machine: copying memory, and writing files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import prototype
 from benchmarks.bench import Bench, Contestant
 from benchmarks.job import Outcome
 
@@ -17,7 +16,7 @@ BLOCK = 1 << 20
 
 
 def limits(bench: Bench) -> None:
-    """Each as megabytes of payload per second; the prototype also takes turns with the others, under produce."""
+    """Each in megabytes a second."""
     seconds = 0.5 if bench.pace.quick else 3.0
     with tempfile.TemporaryDirectory(prefix="raylog-limits-", dir=bench.scratch) as name:
         folder = Path(name)
@@ -25,10 +24,6 @@ def limits(bench: Bench) -> None:
             "memory copy": lambda: _memory(seconds),
             "sequential write, page cache": lambda: _write(folder, seconds, sync=False),
             "sequential write, fdatasync each MiB": lambda: _write(folder, seconds, sync=True),
-            "loopback echo of 1 MiB frames": lambda: prototype.measure("echo", folder, 1_000, seconds),
-            "prototype, 1,000 B": lambda: prototype.measure("store", folder, 1_000, seconds),
-            "prototype, 100 B": lambda: prototype.measure("store", folder, 100, seconds),
-            "prototype, 1,000 B, fdatasync": lambda: prototype.measure("sync", folder, 1_000, seconds),
         }
         contestants = [Contestant(way, "", "") for way in ways]
         rounds = bench.pace.slow_rounds

@@ -7,16 +7,14 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
-from benchmarks.clients.run import Running, run
+from benchmarks.bench import Bench, Contestant, JobFor, of_job
+from benchmarks.clients.run import Running, run, run_both, with_sender
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.queues.loads import distinct
-from benchmarks.scenarios.throughput import JobFor
 
 CONTESTANTS = (
-    "raylog queue", "raylog queue, order by key", "kafka share group", "rabbitmq quorum queue", "nats",
-    "redis streams", "pulsar shared subscription",
+    "raylog queue", "raylog queue, order by key", "kafka share group", "rabbitmq quorum queue", "nats", "redis streams",
 )  # fmt: skip
 UNREPLICATED = "redis"
 """This server answers before its replicas have a record, so it has none."""
@@ -41,20 +39,12 @@ def queues(bench: Bench) -> None:
     case = f"100 B, {CONSUMERS} consumers, 1 partition, RF 3 (Redis: no replicas)"
     with _queues(bench, contestants, "filled") as job_for:
         filled: set[str] = set()
-
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _worked_off(job, contestant.peer, filled, count)
-
+        measure = of_job(job_for, lambda job, contestant: _worked_off(job, contestant.peer, filled, count))
         bench.rounds("queues", f"{case}, acknowledged", contestants, measure)
     seconds = 3.0 if bench.pace.quick else 20.0
     plain = [contestant for contestant in contestants if contestant.form != "ordered"]
     with _queues(bench, plain, "at a rate") as job_for:
-
-        def late(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            return None if job is None else _send_to_handler(job, seconds)
-
+        late = of_job(job_for, lambda job, _: _send_to_handler(job, seconds))
         bench.rounds("queues", f"{case}, {RATE:,}/s, send to handler", plain, late, metric="p99_ms")
 
 
@@ -106,14 +96,5 @@ def _send_to_handler(job: Job, seconds: float) -> Outcome:
     job = replace(
         job, rate=RATE, count=count, warmup_s=warmup_s, linger_ms=0, group=f"group-{time.time_ns()}", form="records"
     )
-    with (
-        Running(replace(job, load="handle", connections=CONSUMERS)) as taking,
-        Running(replace(job, load="pace", waits=True)) as sending,
-    ):
-        taking.wait_ready()
-        sending.wait_ready()
-        time.sleep(JOIN_S)
-        sending.begin()
-        sent = sending.outcome()
-        outcome = taking.outcome()
-    return {**outcome, "producer_cpu_s": sent["client_cpu_s"], "server_cpu_s": sent["server_cpu_s"]}
+    taking = replace(job, load="handle", connections=CONSUMERS)
+    return with_sender(*run_both(taking, replace(job, load="pace", waits=True), JOIN_S))

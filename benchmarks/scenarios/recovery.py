@@ -6,7 +6,7 @@ import statistics
 import time
 from dataclasses import replace
 
-from benchmarks.bench import CONTESTANTS, Bench, Contestant
+from benchmarks.bench import CONTESTANTS, Bench, Contestant, of_job
 from benchmarks.clients.run import Running, run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import private_bytes
@@ -74,15 +74,13 @@ def memory(bench: Bench) -> None:
     contestants = _pair(bench)
     with bench.topic(contestants, PARTITIONS, 3) as job_for:
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            if job_for(contestant) is None:
-                return None
+        def measure(_: Job, contestant: Contestant) -> Outcome:
             sizes = [private_bytes(pid) / 1e6 for pid in bench.peers[contestant.peer].replica_pids()]
             each = statistics.median(sizes)
             return {"private_mb": each, "processes": len(sizes), "all_mb": sum(sizes)}
 
         case = "median process that holds replicas, 18 replicas in the topic"
-        bench.rounds("memory", case, contestants, measure, metric="private_mb", count=1)
+        bench.rounds("memory", case, contestants, of_job(job_for, measure), metric="private_mb", count=1)
 
 
 def failover(bench: Bench) -> None:
@@ -90,10 +88,7 @@ def failover(bench: Bench) -> None:
     contestants = _pair(bench)
     with bench.topic(contestants, 1, 3) as job_for:
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             peer = bench.peers[contestant.peer]
             peer.heal()
             seconds = KAFKA_DOWN_S if contestant.peer == "kafka" else RAYLOG_DOWN_S
@@ -105,8 +100,8 @@ def failover(bench: Bench) -> None:
             peer.heal()
             return outcome
 
-        rounds = bench.pace.slow_rounds
-        bench.rounds("failover", "kill -9 of a leader, RF 3, acks=all", contestants, measure, "gap_ms", rounds)
+        case = "kill -9 of a leader, RF 3, acks=all"
+        bench.rounds("failover", case, contestants, of_job(job_for, measure), "gap_ms", bench.pace.slow_rounds)
 
 
 def restart(bench: Bench) -> None:
@@ -114,10 +109,7 @@ def restart(bench: Bench) -> None:
     contestants = _pair(bench)
     with bench.topic(contestants, PARTITIONS, 3) as job_for:
 
-        def measure(contestant: Contestant) -> Outcome | None:
-            job = job_for(contestant)
-            if job is None:
-                return None
+        def measure(job: Job, contestant: Contestant) -> Outcome:
             peer = bench.peers[contestant.peer]
             began_s = time.monotonic()
             peer.stop()
@@ -128,4 +120,5 @@ def restart(bench: Bench) -> None:
             return {"seconds": outcome["monotonic_s"] - stopped_s, "stop_s": stopped_s - began_s, "records": PARTITIONS}
 
         rounds = min(3, bench.pace.slow_rounds)
-        bench.rounds("restart", "6 partitions, RF 3, until written again", contestants, measure, "seconds", rounds)
+        case = "6 partitions, RF 3, until written again"
+        bench.rounds("restart", case, contestants, of_job(job_for, measure), "seconds", rounds)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job, run_for
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 from benchmarks.peers.processes import drop_from_page_cache
@@ -25,9 +25,6 @@ USUAL_SIZES = (100, 1_000)
 day, and servers that keep everything in memory would fill it with larger records."""
 QUICK_RECORDS, QUICK_FILL_S = 5_000_000, 7.0
 """Columns of so many take half a second to read; fewer would measure the consumer's start, not its reading."""
-PROTOTYPES = ("bare prototype", "bare prototype, 1 MiB batches")
-"""With the common batch size, and with its own."""
-JobFor = Callable[[Contestant], Job | None]
 SERVER_WARMUP_S = 60.0
 FILL_S = 30.0
 """Timeout for filling a topic; a slower server is measured with the records it has."""
@@ -58,19 +55,18 @@ def produce(bench: Bench) -> None:
     # The last topic of a quick run is reused by the next scenario.
     kinds += [(6, 3, True), (6, 3, False)] if quick else [(1, 1, True), (6, 3, True)]
     for partitions, replication, fsync in kinds:
-        bare = PROTOTYPES if (partitions, replication) == (1, 1) else ()
-        contestants = bench.among(*PRODUCERS, *bare)
+        contestants = bench.among(*PRODUCERS)
         own = (partitions, replication, fsync) != (6, 3, False)
         with bench.topic(contestants, partitions, replication, fsync=fsync, fresh=own) as job_for:
             for size, acks, compression in _variants(quick, replication, fsync):
                 usual = size in USUAL_SIZES and acks == "all" and compression == "none"
-                names = (*PRODUCERS, *bare) if usual else CORE_PRODUCERS
-                names = (*_quick_producers(replication, fsync), *bare) if quick else names
+                names = PRODUCERS if usual else CORE_PRODUCERS
+                names = _quick_producers(replication, fsync) if quick else names
                 bench.rounds(
                     "produce",
                     case_name(size, partitions, replication, acks, compression, fsync),
                     bench.among(*names),
-                    bench.run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
+                    run_for(job_for, "produce", size=size, acks=acks, compression=compression, fresh=True),
                     forgets=True,
                 )
 
@@ -158,17 +154,12 @@ def consume(bench: Bench) -> None:
             bench.rounds("consume", f"{case}, cold", few, cold, count=rounds)
 
 
-def _reading(
-    bench: Bench, job_for: JobFor, size: int, held: Mapping[str, int], *, cold: bool
-) -> Callable[[Contestant], Outcome | None]:
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+def _reading(bench: Bench, job_for: JobFor, size: int, held: Mapping[str, int], *, cold: bool) -> Measure:
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         wanted = replace(job, load="consume", size=size, count=held[contestant.peer])
         if cold:
             drop_from_page_cache(bench.peers[contestant.peer].folder())
             wanted = replace(wanted, warmup_s=0.0, once=True)
         return run(wanted)
 
-    return measure
+    return of_job(job_for, measure)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
-from benchmarks.bench import Bench, Contestant
+from benchmarks.bench import Bench, Contestant, JobFor, Measure, of_job, run_for
 from benchmarks.clients.run import run
 from benchmarks.job import Job, Outcome
 
@@ -25,8 +24,8 @@ def transactions(bench: Bench) -> None:
         bench.rounds_in_turn(
             "transactions",
             {
-                case + IDEMPOTENT: bench.run_for(job_for, "produce", size=100),
-                case + TRANSACTIONAL: bench.run_for(job_for, "transact", size=100, transaction_ms=TRANSACTION_MS),
+                case + IDEMPOTENT: run_for(job_for, "produce", size=100),
+                case + TRANSACTIONAL: run_for(job_for, "transact", size=100, transaction_ms=TRANSACTION_MS),
             },
             contestants,
             forgets=True,
@@ -40,17 +39,12 @@ def transactions(bench: Bench) -> None:
         )
 
 
-def _reading(
-    job_for: Callable[[Contestant], Job | None], level: str, held: dict[str, int]
-) -> Callable[[Contestant], Outcome | None]:
+def _reading(job_for: JobFor, level: str, held: dict[str, int]) -> Measure:
     """Read nine tenths of what a server holds: the markers of its transactions are counted, and are no records."""
 
-    def measure(contestant: Contestant) -> Outcome | None:
-        job = job_for(contestant)
-        if job is None:
-            return None
+    def measure(job: Job, contestant: Contestant) -> Outcome:
         if contestant.peer not in held:
             held[contestant.peer] = int(run(replace(job, load="count"))["stored"]) * 9 // 10
         return run(replace(job, load="consume", isolation=level, count=held[contestant.peer]))
 
-    return measure
+    return of_job(job_for, measure)

@@ -8,22 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import loads
-from benchmarks.__main__ import arguments, make_peers
+from benchmarks import even_start, loads
 from benchmarks.bench import QUICK, Bench, Contestant
 from benchmarks.clients.base import Client, Unsupported
 from benchmarks.job import Job, Outcome
+from benchmarks.page import make_peers
 from benchmarks.peers.processes import ServerProcess, Unavailable
-from benchmarks.prototype import measure as measure_prototype
 from benchmarks.report.results import Results
 
 A, B = Contestant("a", "", ""), Contestant("b", "", "")
 ONCE = Contestant("c", "redis", "redis")
 
 
+PACE = replace(QUICK, rounds=2, touched_bytes=0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even_start, "write_out", lambda: None)  # of the whole machine
+
+
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench([], replace(QUICK, rounds=2), Results({}, {}, {}), tmp_path)
+    return Bench([], PACE, Results({}, {}, {}), tmp_path)
 
 
 def test_contestants_are_measured_in_turn(bench: Bench) -> None:
@@ -69,7 +76,7 @@ def test_a_quick_run_measures_once_what_no_goal_names(bench: Bench) -> None:
 
 
 def test_when_the_time_is_over_every_case_that_began_has_one_round(tmp_path: Path) -> None:
-    late = Bench([], replace(QUICK, limit_s=0.0), Results({}, {}, {}), tmp_path)
+    late = Bench([], replace(PACE, limit_s=0.0), Results({}, {}, {}), tmp_path)
     late.rounds("produce", "a case", [A, B], lambda _: {"rate": 1.0})
     assert [len(row.rounds) for row in late.results.measured] == [1, 1]
 
@@ -85,22 +92,9 @@ def test_one_that_fails_is_left_out_with_its_reason_and_the_other_goes_on(bench:
     assert (first.left_out, first.rounds, len(second.rounds)) == ("it is not here", [], 2)
 
 
-def test_the_environment_can_select_a_quick_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUICK", "1")
-    assert arguments([]).quick
-    monkeypatch.setenv("QUICK", "0")
-    assert not arguments([]).quick
-
-
-def test_an_unknown_scenario_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        arguments(["--only", "produce,typo"])
-    assert "not typo" in capsys.readouterr().err
-
-
 def test_the_queue_of_ray_brings_raylog_along(tmp_path: Path) -> None:
     names = [peer.name for peer in make_peers(["ray.util.queue"], tmp_path, 1)]
-    assert names == ["raylog", "ray.util.queue", "prototype"]
+    assert names == ["raylog", "ray.util.queue"]
 
 
 def test_a_server_that_ends_is_unavailable_with_its_last_words(tmp_path: Path) -> None:
@@ -226,8 +220,9 @@ def test_a_pace_sends_every_record_at_or_after_its_time(job: Job) -> None:
     assert [counts for _, counts in stamps] == [False] * 50 + [True] * 50
 
 
-def test_the_prototype_answers_every_record(tmp_path: Path) -> None:
-    for mode in ("store", "sync", "echo"):
-        found = measure_prototype(mode, tmp_path, 1_000, 0.05)
-        assert found["records"] > 0, mode
-    assert (tmp_path / "prototype.log").exists()
+def test_files_stay_as_they_are_when_their_pages_leave_the_cache(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    path = tmp_path / "deep" / "0.log"
+    path.write_bytes(b"v" * 100_000)
+    even_start.warm_memory([tmp_path], 1 << 20)
+    assert path.read_bytes() == b"v" * 100_000

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pairs.__main__ import main
+from benchmarks.pairs.compare import Run, as_markdown, main
 from benchmarks.pairs.pausing import descendants, paused
-from benchmarks.pairs.table import Run, as_markdown
 from tests.waiting import wait_for
 
 

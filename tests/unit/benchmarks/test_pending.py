@@ -6,7 +6,7 @@ from benchmarks.delays import pending
 
 
 def test_a_leader_begins_with_many_pending_records(tmp_path: Path) -> None:
-    found = pending.run(300_000, tmp_path)
+    found = pending.run(200_000, tmp_path)
     assert found["log_mb"] >= 1
     assert 0 < found["restored_ms"] <= found["first_due_ms"]
     assert found["memory_peak_mb"] < 50

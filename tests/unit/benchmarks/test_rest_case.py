@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.peers.processes import ServerProcess, Unavailable
-from benchmarks.peers.raylog_peer import Raylog
 from benchmarks.rest.case import AFTER, BEFORE, Case, Plan
-from benchmarks.rest.deadline import Deadline
-from benchmarks.rest.peer import Request, Writer, expect
+from benchmarks.rest.peer import Deadline, Request, Writer
 
 PLAN = Plan(partitions=5, replication=1, deadline_s=60.0, quiet_s=0.0, window_s=0.01)
 ALL = ["start", "create", "serve", "status", "create", "serve", "write 0", "write 1", "write 2", "write 3", "write 4",
@@ -161,12 +159,6 @@ def test_with_a_trickle_every_partition_is_written_to_in_the_window() -> None:
     assert not case.left_out
 
 
-def test_an_answer_without_all_partitions_is_no_answer() -> None:
-    expect(1_000, 1_000, "the status")
-    with pytest.raises(Unavailable, match="the status has 999 of 1,000 partitions"):
-        expect(999, 1_000, "the status")
-
-
 def test_a_process_that_does_not_end_in_time_is_killed_and_named(tmp_path: Path) -> None:
     script = "import signal; signal.signal(15, signal.SIG_IGN); print('ready', flush=True)\nwhile True: signal.pause()"
     server = ServerProcess("a server", [sys.executable, "-c", script], tmp_path / "out")
@@ -176,10 +168,3 @@ def test_a_process_that_does_not_end_in_time_is_killed_and_named(tmp_path: Path)
         server.stop_within(0.1)
     assert not server.runs()
     server.stop_within(0.1)
-
-
-def test_a_cluster_that_was_not_started_has_nothing_to_stop(tmp_path: Path) -> None:
-    peer = Raylog(tmp_path, 1)
-    peer.stop_within(0.1)
-    with pytest.raises(Unavailable, match="does not run"):
-        peer.host_pid()

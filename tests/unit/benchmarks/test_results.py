@@ -7,8 +7,8 @@ import pytest
 from benchmarks.bench import with_costs
 from benchmarks.goals import verdicts
 from benchmarks.job import Job
-from benchmarks.report.document import document
-from benchmarks.report.plots import draw
+from benchmarks.report.document import DOCS, document
+from benchmarks.report.plots import PLOTTED, draw
 from benchmarks.report.results import Measured, Results, ratio_to
 from benchmarks.report.tables import as_markdown, markdown, number, rows_of
 
@@ -172,21 +172,6 @@ def test_a_run_that_grew_a_part_of_the_way_says_how_far_it_came() -> None:
     assert verdict.reached is None
 
 
-def test_the_prototype_is_compared_within_the_same_case() -> None:
-    case = "1,000 B, 1 partition, RF 1, acks=all"
-    measured = [
-        Measured("produce", case, name, "rate", [{"rate": rate}])
-        for name, rate in (
-            ("raylog send_batch", 70.0),
-            ("bare prototype", 100.0),
-            ("bare prototype, 1 MiB batches", 140.0),
-        )
-    ]
-    found = {verdict.goal: verdict.found for verdict in verdicts(results(*measured))}
-    goal = "produce by send_batch, 1 KB, RF 1: 0.6 x the bare prototype"
-    assert (found[goal], found[f"{goal}, 1 MiB batches"]) == ("0.70 x", "0.50 x")
-
-
 def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
     outcome = {"idle_cpu_ms": 60.0, "processes": 20, "replicas_cpu_ms": 27.0, "replicas": 3}
     (row,) = rows_of([Measured("latency", "server at rest", "raylog records", "idle_cpu_ms", [outcome])])
@@ -257,3 +242,13 @@ def test_pictures_show_bars_and_what_grows(tmp_path: Path) -> None:
     pictures = draw(results(*measured), tmp_path)
     assert [picture.name for picture in pictures] == ["produce.svg", "growth.svg"]
     assert all("<svg" in picture.read_text(encoding="utf-8") for picture in pictures)
+
+
+def test_the_published_page_is_what_its_results_make() -> None:
+    pictures = [DOCS / "img" / f"{name}.svg" for name in (*PLOTTED, "growth")]
+    page = document(Results.read(DOCS / "performance.json"), pictures)
+    assert (DOCS / "performance.md").read_text(encoding="utf-8") == page, "run `python -m benchmarks document ...`"
+
+
+def test_goals_of_scenarios_that_did_not_run_are_not_listed() -> None:
+    assert {verdict.goal.split()[0] for verdict in verdicts(results(*rows(raylog_send=[1.0])))} == {"produce"}

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import __main__ as entry
-from benchmarks import scenarios
+from benchmarks import even_start, page
 from benchmarks.bench import QUICK, Bench, Contestant, TimeIsOver
 from benchmarks.job import Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.report.results import Results
+from benchmarks.scenarios import registry
 
 OURS = Contestant("raylog send", "raylog", "raylog")
 OTHER = Contestant("aiokafka", "kafka", "aiokafka")
@@ -72,6 +72,11 @@ def server() -> Pretended:
     return Pretended()
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(even_start, "write_out", lambda: None)  # of the whole machine
+
+
 @pytest.fixture
 def bench(server: Pretended, tmp_path: Path) -> Bench:
     made = Bench([server], replace(QUICK, limit_s=100.0, touched_bytes=0), Results({}, {}, {}), tmp_path)
@@ -84,17 +89,17 @@ def one_second(_: Contestant) -> Outcome:
 
 
 def test_the_shares_of_all_scenarios_are_the_whole_time() -> None:
-    names = list(scenarios.SCENARIOS)
+    names = list(registry.SCENARIOS)
     left, parts = 1.0, []
     for number, name in enumerate(names):
-        parts.append(left * scenarios.share_of(name, names[number + 1 :]))
+        parts.append(left * registry.share_of(name, names[number + 1 :]))
         left -= parts[-1]
     assert sum(parts) == pytest.approx(1.0)
     assert left == pytest.approx(0.0)
 
 
 def test_every_scenario_has_a_weight() -> None:
-    assert scenarios.WEIGHTS.keys() == scenarios.SCENARIOS.keys()
+    assert registry.WEIGHTS.keys() == registry.SCENARIOS.keys()
 
 
 def test_past_its_share_a_goal_has_one_round_and_others_state_why_none(bench: Bench) -> None:
@@ -135,9 +140,9 @@ def test_a_fresh_topic_leaves_at_once(bench: Bench, server: Pretended) -> None:
 
 
 def run_scenarios(bench: Bench, monkeypatch: pytest.MonkeyPatch, **found: Callable[[Bench], None]) -> dict[str, str]:
-    monkeypatch.setattr(entry, "SCENARIOS", found)
-    monkeypatch.setattr(scenarios, "WEIGHTS", dict.fromkeys(found, 1))
-    entry.measure(bench, list(found))
+    monkeypatch.setattr(page, "SCENARIOS", found)
+    monkeypatch.setattr(registry, "WEIGHTS", dict.fromkeys(found, 1))
+    page.measure(bench, list(found))
     return bench.results.left_out
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.compaction.measure import cleaned, opened
+from benchmarks.compaction import cleaned, opened
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, parse_header, stamp_all
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.outbox`: what one relay brings from PostgreSQL into a topic with three replicas.
+"""What one relay brings from PostgreSQL into a topic with three replicas.
 
 `backlog`: events that wait in the table, until all are marked as finished. `steady`: transactions that commit evenly;
 late is the time from `add` until the relay has marked the event.
@@ -6,19 +6,19 @@ late is the time from `add` until the relay has marked the event.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-import tempfile
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import Engine, func, select
 
 import raylog
+from benchmarks.options import Parser, one_of
 from benchmarks.report.stats import percentile
+from benchmarks.scratch import three_brokers
 from raylog import outbox
 from raylog.outbox.tables import FINISHED
 from raylog.outbox.tables import outbox as events
@@ -30,14 +30,14 @@ PARTITIONS = 3
 DEADLINE_S = 300.0
 
 
-def main() -> int:
+def main(given: Sequence[str]) -> int:
     """Run the case that is named."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.outbox", description=__doc__)
-    parser.add_argument("case", choices=["backlog", "steady"])
+    parser = Parser("outbox", __doc__)
+    parser.add_argument("case", type=one_of(("backlog", "steady")), help="backlog or steady")
     parser.add_argument("--events", type=int, default=40_000)
     parser.add_argument("--per-second", type=int, default=500, help="of a steady load")
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
-    chosen = parser.parse_args()
+    parser.add_data()
+    chosen = parser.parse_args(given)
     if reason_to_skip():
         print(reason_to_skip(), file=sys.stderr)
         return 1
@@ -46,18 +46,14 @@ def main() -> int:
         postgres.start()
         engine = outbox.make_engine(postgres.url)
         outbox.init(engine)
-        with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
-            cluster = raylog.start(Path(folder), brokers=3)
-            try:
-                with raylog.Admin() as admin:
-                    admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
-                place: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": cluster.secret()}
-                if chosen.case == "backlog":
-                    found = backlog(engine, chosen.events, place)
-                else:
-                    found = steady(engine, chosen.events, chosen.per_second, place)
-            finally:
-                cluster.stop()
+        with three_brokers(chosen.data) as cluster:
+            with raylog.Admin() as admin:
+                admin.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3)
+            place: dict[str, Any] = {"bootstrap": cluster.bootstrap(), "secret": cluster.secret()}
+            if chosen.case == "backlog":
+                found = backlog(engine, chosen.events, place)
+            else:
+                found = steady(engine, chosen.events, chosen.per_second, place)
         engine.dispose()
     finally:
         postgres.stop()
@@ -133,7 +129,3 @@ def steady(engine: Engine, count: int, per_second: int, place: dict[str, Any]) -
         "committed_per_s": round(count / took_s),
         "late_ms": {f"p{share}": percentile(late, share) for share in (50, 99)},
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.pairs BEFORE NOW`: rows of two checkouts in turn, each about a second, as ratios.
+"""Rows of two checkouts in turn, each about a second, as ratios.
 
 Both clusters stay up; the processes of one are stopped while the other works. A machine whose speed changes by a tenth
 within minutes is the same for both runs of a pair. A cluster keeps the speed of its start, where its processes and
@@ -10,20 +10,31 @@ alone does.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from benchmarks.options import Parser
 from benchmarks.pairs.pausing import paused
-from benchmarks.pairs.table import Run, as_markdown
+from benchmarks.report.stats import percentile
 
 WORKER = Path(__file__).parent / "worker.py"
 END_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a row."""
+
+    rate: float
+    """Records a second."""
+    processor_s: float
+    """Seconds of the machine's processors for each record."""
+    took_s: float
 
 
 class Checkout:
@@ -107,9 +118,34 @@ def started(first: Path, second: Path, chosen: Sequence[str], pairs: int) -> dic
         return measured(one, other, chosen, pairs)
 
 
-def main(given: Sequence[str] | None = None) -> int:
+def as_markdown(runs: Mapping[str, tuple[Sequence[Run], Sequence[Run]]]) -> str:
+    """Return a line for each row: the rates, and what the second has of the first; quartiles in brackets."""
+    lines = [
+        "| row | rate before | now | now / before | processor time, now / before | pairs of, s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row, (before, now) in runs.items():
+        rates = [later.rate / earlier.rate for earlier, later in zip(before, now, strict=True)]
+        used = [later.processor_s / earlier.processor_s for earlier, later in zip(before, now, strict=True)]
+        lines.append(
+            f"| {row} | {_median(before):,.0f} | {_median(now):,.0f} | {_quartiles(rates)} | {_quartiles(used)} "
+            f"| {len(rates)} x {sum(run.took_s for run in before) / len(before):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def _median(runs: Sequence[Run]) -> float:
+    return percentile(sorted(run.rate for run in runs), 50)
+
+
+def _quartiles(values: Sequence[float]) -> str:
+    low, middle, high = (percentile(sorted(values), percent) for percent in (25, 50, 75))
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
+
+
+def main(given: Sequence[str]) -> int:
     """Run the pairs, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.pairs", description=__doc__)
+    parser = Parser("pairs", __doc__)
     parser.add_argument("before", type=Path, help="a checkout")
     parser.add_argument("now", type=Path, help="another one")
     parser.add_argument("--pairs", type=int, default=20, help="of each row and start (default: 20)")
@@ -127,7 +163,3 @@ def main(given: Sequence[str] | None = None) -> int:
             later += sides[1 - start % 2]
     print(as_markdown(runs))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import psutil
 
-from benchmarks.peers.processes import adopt_orphans, kill_children
+import raylog
+from benchmarks.peers.processes import kill_children
+from raylog.launch.cluster import Cluster
 
 REAPED_WITHIN_S = 10.0
 
@@ -22,7 +24,6 @@ REAPED_WITHIN_S = 10.0
 @contextlib.contextmanager
 def scratch_folder(data: Path) -> Iterator[Path]:
     """A folder below `data` for servers and for Ray. At the end, and after SIGTERM, children and folder are removed."""
-    adopt_orphans()
     folder = Path(tempfile.mkdtemp(prefix="rlb-", dir=data))
     os.environ.setdefault("RAY_TMPDIR", str(folder / "ray"))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
@@ -42,3 +43,10 @@ def end_children() -> None:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def three_brokers(data: Path) -> Iterator[Cluster]:
+    """A cluster on this machine with its own Ray, in this process, which the clients find by themselves."""
+    with tempfile.TemporaryDirectory(dir=data) as folder, raylog.start(Path(folder), brokers=3) as cluster:
+        yield cluster

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.delays`: how late delayed records come, on three brokers with three replicas each.
+"""How late delayed records come, on three brokers with three replicas each.
 
 `rate`: records become due evenly. `burst`: many become due within a minute. `together`: all become due in the same
 millisecond, `--rounds` times. A consumer reads their topic; late is the time from a record's due time until the
@@ -9,53 +9,57 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import raylog
 from benchmarks.delays import pending, together
+from benchmarks.options import Parser, one_of
 from benchmarks.report.stats import percentile
+from benchmarks.scratch import three_brokers
 from raylog.core.ids import TopicPartition
 
+CASES = ("rate", "burst", "together", "pending")
 TOPIC = "due"
 SIZE = 100
 LEAD_S = 8.0
 """Time between the first send and the first due time."""
 
 
-def main() -> int:
-    """Run the cases that are named."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.delays", description=__doc__)
-    parser.add_argument("case", choices=["rate", "burst", "together", "pending"])
+def main(given: Sequence[str]) -> int:
+    """Run the case that is named."""
+    parser = Parser("delays", __doc__)
+    parser.add_argument("case", type=one_of(CASES), help=", ".join(CASES))
     parser.add_argument("--per-second", type=int, default=1_000)
     parser.add_argument("--seconds", type=int, default=20)
     parser.add_argument("--records", type=int, default=1_000_000, help="of a burst, together, or pending")
     parser.add_argument("--size", type=int, default=SIZE, help="bytes of each that is due together")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--named", action="store_true", help="each pending record has a schedule id")
-    parser.add_argument("--data", type=Path, default=Path(tempfile.gettempdir()))
-    chosen = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
-        if chosen.case == "pending":
-            print(json.dumps(pending.run(chosen.records, Path(folder), named=chosen.named), indent=2))
-            return 0
-        cluster = raylog.start(Path(folder), brokers=3)
-        try:
-            with raylog.Admin() as admin:
-                admin.create_topic(TOPIC, partitions=1, replication_factor=3)
-            if chosen.case == "rate":
-                found = run(chosen.per_second * chosen.seconds, chosen.seconds)
-            elif chosen.case == "together":
-                found = together.run(TOPIC, chosen.records, chosen.size, chosen.rounds)
-            else:
-                found = run(chosen.records, 60, lead_s=max(LEAD_S, chosen.records / 60_000))
-        finally:
-            cluster.stop()
+    parser.add_data()
+    chosen = parser.parse_args(given)
+    if chosen.case == "pending":
+        with tempfile.TemporaryDirectory(dir=chosen.data) as folder:
+            found = pending.run(chosen.records, Path(folder), named=chosen.named)
+    else:
+        with three_brokers(chosen.data):
+            found = delivered(chosen)
     print(json.dumps(found, indent=2))
     return 0
+
+
+def delivered(chosen: argparse.Namespace) -> dict[str, Any]:
+    """Measure one of the cases in which a consumer reads."""
+    with raylog.Admin() as admin:
+        admin.create_topic(TOPIC, partitions=1, replication_factor=3)
+    if chosen.case == "rate":
+        return run(chosen.per_second * chosen.seconds, chosen.seconds)
+    if chosen.case == "together":
+        return together.run(TOPIC, chosen.records, chosen.size, chosen.rounds)
+    return run(chosen.records, 60, lead_s=max(LEAD_S, chosen.records / 60_000))
 
 
 def run(count: int, seconds: float, lead_s: float = LEAD_S) -> dict[str, Any]:
@@ -93,7 +97,3 @@ def run(count: int, seconds: float, lead_s: float = LEAD_S) -> dict[str, Any]:
         "late_p99_ms": round(percentile(ordered, 99), 1),
         "late_max_ms": round(ordered[-1], 1),
     }
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,13 +1,11 @@
-"""One client process: reads a job, runs its load, answers with the outcome or with the reason for none."""
+"""One client process (`python -m benchmarks.clients.worker`): reads a job, runs its load, answers with the outcome."""
 
 from __future__ import annotations
 
 import importlib
-import json
-import os
 import sys
-from typing import Any
 
+from benchmarks.children import answering
 from benchmarks.clients.base import Client, Unsupported
 from benchmarks.delays.loads import LOADS as DELAY_LOADS
 from benchmarks.job import Job
@@ -19,13 +17,9 @@ EVERY_LOAD = {**LOADS, **QUEUE_LOADS, **DELAY_LOADS}
 
 
 def main() -> None:
-    """Run the job on standard input. Output of libraries goes to standard error: standard output is for answers."""
-    answers = os.fdopen(os.dup(1), "w", buffering=1, encoding="utf-8")
-    os.dup2(2, 1)
+    """Run the job on standard input; the answer is the outcome, or the reason for none."""
+    say = answering()
     job = Job.of_line(sys.stdin.readline())
-
-    def say(message: dict[str, Any]) -> None:
-        answers.write(json.dumps(message) + "\n")
 
     def report_ready() -> None:
         say({"ready": True})

@@ -1,12 +1,16 @@
-"""Writes a log with many records for each key, cleans it, and measures that: bytes a second, memory."""
+"""The log cleaner alone, on one core: writes a log with many records for each key, and cleans it."""
 
 from __future__ import annotations
 
 import random
+import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from benchmarks.options import Parser
+from benchmarks.peers.processes import own_memory
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.cleaning import clean
 from raylog.storage.cleaner.rules import CompactionRules
@@ -17,6 +21,7 @@ NOW_MS: Final = 1_700_000_000_000
 AT_ONCE: Final = CompactionRules(min_cleanable_dirty_ratio=0.0)
 BATCH_RECORDS: Final = 1_000
 VALUE_BYTES: Final = 100
+SEGMENT_BYTES: Final = 64 << 20
 
 
 class Cleaned(NamedTuple):
@@ -64,7 +69,7 @@ def cleaned(log: PartitionLog) -> Cleaned:
     began_s = time.process_time()
     result = clean(order)
     seconds = time.process_time() - began_s
-    peak = _memory("VmHWM")
+    peak = own_memory("VmHWM")
     numbers = (result.bytes_read, result.bytes_written, result.records_read, result.records_kept)
     assert log.take_cleaned(result, NOW_MS), "the log was cut meanwhile"
     return Cleaned(seconds, *numbers, peak - before)
@@ -73,12 +78,24 @@ def cleaned(log: PartitionLog) -> Cleaned:
 def _forget_peak() -> int:
     """Let the kernel count the peak from now on; return the memory that the process has."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _memory("VmRSS")
+    return own_memory("VmRSS")
 
 
-def _memory(name: str) -> int:
-    """Return a figure of this process's memory, in bytes: VmRSS now, VmHWM the peak."""
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1]) * 1024
-    raise LookupError(f"/proc/self/status has no {name}")
+def main(given: Sequence[str]) -> int:
+    """Write, clean, and print what it took."""
+    parser = Parser("compaction", __doc__)
+    parser.add_argument("--records", type=int, default=4_000_000, help="of 100 bytes, with keys of 16 bytes")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="different keys, drawn at random")
+    parser.add_data()
+    chosen = parser.parse_args(given)
+    with tempfile.TemporaryDirectory(dir=chosen.data) as name:
+        log = written(Path(name) / "t-0", chosen.records, chosen.keys, SEGMENT_BYTES)
+        if len(log.segments) < 2:
+            parser.error(f"--records {chosen.records} fill no segment of {SEGMENT_BYTES >> 20} MiB: nothing is cleaned")
+        found = cleaned(log)
+        log.close()
+    print(f"{found.bytes_before / 1e6:,.0f} MB, {found.records_before:,} records, up to {chosen.keys:,} keys")
+    print(f"{found.records_after:,} records stay, {found.bytes_after / 1e6:,.0f} MB")
+    print(f"{found.megabytes_per_s:.0f} MB/s and {found.records_before / found.seconds:,.0f} records/s on one core")
+    print(f"{found.memory_bytes / 1e6:.0f} MB of memory")
+    return 0

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.rest`: what partitions cost at rest, Raylog beside Kafka, as a table and JSON."""
+"""What partitions cost at rest, Raylog beside Kafka, as a table and JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import argparse
 import resource
 import shutil
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -14,27 +13,28 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import machine
+from benchmarks.options import CACHE, Parser, some_of
+from benchmarks.peers.processes import adopt_orphans
 from benchmarks.report.results import Measured, Results
 from benchmarks.rest.case import Case, Plan
 from benchmarks.rest.kafka_rest import KafkaAtRest
 from benchmarks.rest.peer import AtRest
 from benchmarks.rest.raylog_rest import RaylogAtRest
-from benchmarks.rest.scratch import end_children, scratch_folder
 from benchmarks.rest.table import SCENARIO, as_markdown, case_name, left_out_name
+from benchmarks.scratch import end_children, scratch_folder
 
-ROOT = Path(__file__).resolve().parents[2]
 PEERS = ("raylog", "kafka")
 OPEN_FILES = 65_536
 """Enough for a connection, or a file, for each of 10,000 partitions."""
 QUIET_S, WINDOW_S, TRICKLE_WINDOW_S = 10.0, 20.0, 60.0
 
 
-def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+def arguments(given: Sequence[str]) -> argparse.Namespace:
     """The command line's options."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rest", description=__doc__)
+    parser = Parser("rest", __doc__)
     add = parser.add_argument
     add("--partitions", default="100,1000,10000", help="numbers of partitions, parted by commas (default: %(default)s)")
-    add("--peers", default=",".join(PEERS), help="servers, parted by commas (default: %(default)s)")
+    add("--peers", type=some_of(PEERS), default=list(PEERS), help="servers, parted by commas (default: both)")
     add("--brokers", type=int, default=1, help="brokers, of Raylog alone (default: 1)")
     add("--replication", type=int, default=1, help="replicas of each partition, of Raylog alone (default: 1)")
     add("--deadline", type=float, default=120.0, help="seconds for each measure (default: 120)")
@@ -43,8 +43,8 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     add("--window", type=float, help=length)
     add("--trickle", type=float, default=0.0, help="records a minute to each partition during the window")
     add("--config", action="append", default=[], metavar="KEY=VALUE", help="a setting of the cluster, of Raylog alone")
-    add("--results", type=Path, default=ROOT / "benchmarks" / "results", help="where JSON is kept")
-    add("--data", type=Path, default=Path(tempfile.gettempdir()), help="where servers keep their data")
+    parser.add_results()
+    parser.add_data()
     chosen = parser.parse_args(given)
     try:
         chosen.partitions = [int(item) for item in chosen.partitions.split(",")]
@@ -52,9 +52,6 @@ def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(f"--partitions takes numbers parted by commas, not {chosen.partitions}")
     if min(chosen.partitions) < 2:
         parser.error("--partitions takes 2 or more: the producer connects by a record to the first")
-    chosen.peers = chosen.peers.split(",")
-    if unknown := [name for name in chosen.peers if name not in PEERS]:
-        parser.error(f"--peers knows {', '.join(PEERS)}, not {', '.join(unknown)}")
     if chosen.peers != ["raylog"] and (chosen.brokers, chosen.replication) != (1, 1):
         parser.error("--brokers and --replication need --peers raylog")
     if unknown := [item for item in chosen.config if "=" not in item]:
@@ -95,7 +92,7 @@ class Run:
     def _peer(self, name: str, folder: Path) -> AtRest:
         deadline_s = self._chosen.deadline
         if name == "kafka":
-            return KafkaAtRest(folder, ROOT / "build" / "peers", deadline_s)
+            return KafkaAtRest(folder, CACHE, deadline_s)
         return RaylogAtRest(
             folder, self._chosen.brokers, deadline_s, dict(item.split("=", 1) for item in self._chosen.config)
         )
@@ -130,9 +127,10 @@ class Run:
         print(f"[{time.monotonic() - self._began_s:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 
-def main() -> int:
+def main(given: Sequence[str]) -> int:
     """Run, print the table, keep it with the JSON."""
-    chosen = arguments()
+    chosen = arguments(given)
+    adopt_orphans()
     folder = chosen.results / f"rest-{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}"
     with scratch_folder(chosen.data) as scratch:
         run = Run(chosen, scratch)
@@ -145,7 +143,3 @@ def main() -> int:
     print(as_markdown(run.results))
     print(f"Kept in {folder}.")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,1 +1,0 @@
-"""How many events a relay brings from PostgreSQL into a topic."""

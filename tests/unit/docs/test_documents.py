@@ -94,7 +94,7 @@ def test_the_pictures_of_machines_are_as_drawn(name: str) -> None:
 def test_the_architecture_page_names_functions_in_every_layer() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     layers = {found[1].split("/")[0] for found in CODE.finditer(text) if PLACE.match(found[1])}
-    assert layers == {"actors", "client", "core", "rpc", "spark", "storage"}
+    assert layers == {"actors", "client", "core", "outbox", "rpc", "spark", "storage"}
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)

@@ -21,8 +21,9 @@ DRAWN = """<?xml version="1.0" encoding="utf-8" standalone="no"?>
  <g id="figure_1"><g id="axes_1">
   <defs><path id="m4fad" d="M 0 0 L 0 3.5 " style="stroke: #000000"/>
    <clipPath id="p09"><rect x="15.000865" y="16.29474" width="485.9" height="73.1"/></clipPath></defs>
-  <g clip-path="url(#p09)"><use xlink:href="#m4fad" x="37.091724" y="33.134684" style="stroke: #000000; stroke-width: 0.8"/>
-   <use xlink:href="#m4fad" x="57.191724" y="33.134684" style="stroke: #000000; stroke-width: 0.8"/></g>
+  <g clip-path="url(#p09)">
+   <use xlink:href="#m4fad" x="37.091724" y="33.134684" style="stroke: #000000; stroke-width: 0.8"
+   /><use xlink:href="#m4fad" x="57.191724" y="33.134684" style="stroke: #000000; stroke-width: 0.8"/></g>
   <g id="line"><path d="M 10.04 20 L 20.03 20.04 L 30 20 L 40 60.123 " clip-path="url(#p09)" style="fill: none"/></g>
   <text style="font-size: 8px; font-family: 'DejaVu Sans', 'Arial'" x="18.27024" transform="rotate(-0 18 76)">4</text>
  </g></g>

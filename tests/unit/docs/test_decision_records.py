@@ -68,7 +68,7 @@ def test_the_index_has_each_record_once_with_its_title() -> None:
     )
 
 
-def test_the_index_lists_records_under_subjects_in_the_order_of_their_numbers() -> None:
+def test_the_index_lists_records_under_subjects_in_their_order() -> None:
     subjects: dict[str, list[str]] = {}
     for row in rows():
         subjects.setdefault(row.heading, []).append(row.number)

@@ -35,7 +35,7 @@ COMMIT = re.compile(r"`([0-9a-f]{8})` ([a-z, ]+: [^\n]+?)\.?(?:\n|$)")
 
 def first_cells(text: str) -> dict[str, str]:
     """Each folder that a row of a table begins with, and what the row says of it."""
-    found = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         if line.startswith("| `"):
             first, says, *_ = line.strip("| ").split(" | ")

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import arguments
 from tests.chaos.__main__ import _options as chaos_options
 from tests.simulation.__main__ import _options as simulation_options
 from tests.unit.docs.documents import blocks, links
 from tests.unit.docs.test_documents import CODE, names_in
-from tests.unit.style.sources import PACKAGES, ROOT
+from tests.unit.style.sources import PACKAGES, ROOT, files_in
 from tests.unit.style.test_imports import MAY_IMPORT
 
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
@@ -119,6 +118,12 @@ def check_make(words: list[str]) -> None:
         chaos_options(shlex.split(values["CHAOS_ARGS"]))
 
 
+def check_options(words: list[str], sources: list[Path]) -> None:
+    """Options that some of these files define."""
+    text = "".join(path.read_text(encoding="utf-8") for path in sources)
+    assert not [word for word in words if word.startswith("--") and f'"{word}"' not in text]
+
+
 def check_pytest(words: list[str]) -> None:
     """Files, folders and tests that are there."""
     for word in words:
@@ -143,7 +148,7 @@ def test_a_command_of_the_page_is_one(command: str) -> None:
     if module == "tests.simulation":
         simulation_options(rest)
     if module == "benchmarks":
-        arguments(rest)
+        check_options(rest, files_in("benchmarks"))
 
 
 def test_there_is_a_command_for_each_thing_that_is_run() -> None:

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.unit.docs.documents import DOCUMENTS, links, name_of
-from tools.pictures import FOLDER, of_benchmarks, small
 from tests.unit.style.sources import ROOT
+from tools.pictures import FOLDER, of_benchmarks, small
 
 MOST_BYTES = 40_000
 BESIDES = sorted(path for path in (ROOT / "docs").rglob("*") if path.is_file() and path.suffix != ".md")

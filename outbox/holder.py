@@ -68,6 +68,8 @@ class Holder:
 
     def __init__(self, relay: Relay, shard: int, store: OutboxStore, producer: ResumedProducer) -> None:
         self.session: Session | None = None
+        self.has_finished = False
+        """Whether this session has marked an event as sent."""
         self._relay = relay
         self._shard = shard
         self._store = store
@@ -154,6 +156,7 @@ class Holder:
         for batch, _ in changes.finished:
             self._relay.counters["finished"] += len(batch.rows)
             self._payloads.pop(batch, None)
+            self.has_finished = True
         for batch, _ in changes.dissolved:
             self._payloads.pop(batch, None)
         for row_id, reason in (*changes.failed, *done.plan.refused):

@@ -226,6 +226,8 @@ class OutboxRelay(NotPickled):
                 if isinstance(error, RaylogError) and not error.retriable:
                     raise
                 logger.warning("The outbox relay of shard %s begins again: %s", shard, _sentence(error))
+                if holder.has_finished:
+                    backoff.reset()  # it worked until now: this outage is not the one before
                 await self.pause(backoff.next_s())
             finally:
                 self.holders.pop(shard, None)

@@ -241,6 +241,14 @@ def test_delays_are_late_or_out_of_order_only_where_nothing_is_broken() -> None:
     assert [anomaly.kind for claim in calm for anomaly in claim.wrong] == []
 
 
+def test_a_delay_that_the_next_fault_meets_on_its_way_is_not_late() -> None:
+    events: Events = [delayed(0, 1_000), due(0, 1_000, 0, delays.LATE_MS + 1)]
+    meets = find_claims(events, broken=[(1_500, 3_000)])
+    assert [anomaly.kind for claim in meets for anomaly in claim.wrong] == []
+    later = find_claims(events, broken=[(1_001 + delays.LATE_MS, 30_000)])
+    assert [anomaly.kind for claim in later for anomaly in claim.wrong] == ["delayed late"]
+
+
 def test_a_cancellation_without_an_answer_excuses_either_end() -> None:
     maybe = Withdrawn(delays.FEATURE, "due/0", is_sure=False)
     assert broken([delayed(0, 1_000), maybe]) == set()

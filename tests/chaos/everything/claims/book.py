@@ -143,3 +143,8 @@ def in_order(text: str, kind: str, rows: Iterable[tuple[object, int, str]]) -> C
 def is_within(at_ms: int, spans: Spans) -> bool:
     """Whether a moment is in one of the spans."""
     return any(begin <= at_ms <= end for begin, end in spans)
+
+
+def is_touched(begin_ms: int, end_ms: int, spans: Spans) -> bool:
+    """Whether a time from one moment to another has a part of one of the spans."""
+    return any(begin <= end_ms and begin_ms <= end for begin, end in spans)

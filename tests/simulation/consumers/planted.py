@@ -113,7 +113,7 @@ CONSUMER_BUGS = (
         "CL1 CL2 CL6",
         ConsumerMembership,
         "lose",
-        "self.lost = self.lost or bool(self.owned)",
+        "self.lost = self.lost or bool(self._held)",
         "self.lost = False",
     ),
 )

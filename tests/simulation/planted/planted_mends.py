@@ -114,7 +114,7 @@ _SUCCESSORS: Final = (
         ("CL1", "CL2", "CL6", "I15", "machine"),
         (
             "a successor knows no topic of its groups",
-            900,
+            1_500,
             ConsumerGroups,
             "loaded",
             "self._known.update(group.topics)",
@@ -214,14 +214,6 @@ _NOT_REPORTED: Final = bugs(
 _OUTBOX: Final = bugs(
     OUTBOX,
     ("O0", "O1", "O2", "O3"),
-    (
-        "rows of a lane that is full are taken for others",
-        20,
-        OutboxStore,
-        "_page",
-        "planner.note_full(full)",
-        "pass",
-    ),
     (
         "an event that is due waits among those that will be",
         5,

@@ -15,6 +15,7 @@ from raylog.client.group.membership import Call, Forget, Reaction
 from raylog.core.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
+    IllegalGeneration,
     RaylogError,
     StaleMemberEpoch,
     UnknownMemberId,
@@ -43,6 +44,8 @@ CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
     # time: then a living process has the id.
     (Call.HEARTBEAT, UnreleasedInstanceId): _AGAIN,
     (Call.COMMIT, UnknownMemberId): _LOST,
+    # The group has expired with its last member, or is a classic one since.
+    (Call.COMMIT, IllegalGeneration): _LOST,
     (Call.COMMIT, FencedInstanceId): _FENCED,
     (Call.COMMIT, StaleMemberEpoch): _NOTHING,
 }

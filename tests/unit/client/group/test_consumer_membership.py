@@ -273,10 +273,20 @@ def test_what_is_lost_is_not_committed_and_given_up_before_the_join() -> None:
 # ---------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("error", [errors.FencedMemberEpoch, errors.UnknownMemberId])
-def test_a_member_that_is_none_any_more_loses_all_and_joins_under_its_id(error: type[errors.RaylogError]) -> None:
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (Call.HEARTBEAT, errors.FencedMemberEpoch),
+        (Call.HEARTBEAT, errors.UnknownMemberId),
+        (Call.COMMIT, errors.UnknownMemberId),
+        (Call.COMMIT, errors.IllegalGeneration),  # of a group that has expired, or is a classic one since
+    ],
+)
+def test_a_member_that_is_none_any_more_loses_all_and_joins_under_its_id(
+    call: Call, error: type[errors.RaylogError]
+) -> None:
     one = stable(0, 1)
-    reaction = one.failed(Call.HEARTBEAT, error(), generation=3)
+    reaction = one.failed(call, error(), generation=3)
     assert (reaction.rejoin, reaction.fatal) == (True, False)
     assert (one.epoch, one.lost, one.assigned) == (JOIN_EPOCH, True, None)
     assert one.commit_identity[0] == NO_EPOCH

@@ -32,6 +32,7 @@ BOUNDED: Final = {
     "Routes._topics": "cleared at 10,000",
     "Placing._topics": "cleared at 10,000",
     "Bodies._held": "as many bytes as its cache takes",
+    "Bodies._firsts": "one for each batch of `Bodies._held`",
     "Pending.cut": "forgotten with the next checkpoint, which is due after some thousand rows",
     "QuorumRunner.batches": "until the next snapshot of the metadata",
     "EpochHistory.entries": "one for each leader of the log that is kept; the cluster's own logs keep megabytes",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tests.simulation.whole.world import World
 
 RULE: Final = "W23"
+AWAY: Final = "its broker does not run"
 SLACK_S: Final = 1.0
 """For a broker that is busy, and the pauses between two looks."""
 WITHOUT_KEEPER_S: Final = 25.0
@@ -76,7 +77,10 @@ class DozeClaims:
             return []
         away_s = now_s - self._away_s.get(broker, -SLACK_S)
         if away_s == 0:
-            return [("its broker does not run", self._keeper_s + SLACK_S)]
+            mine = world.cluster.actors[broker].process
+            if mine is not None and mine.hangs:  # it may have run between two looks, and its keeper counts from then on
+                self._since_s[process, AWAY] = max(mine.changed_s, self._since_s.get((process, AWAY), now_s))
+            return [(AWAY, self._keeper_s + SLACK_S)]
         if away_s <= SLACK_S:
             return []
         found = []

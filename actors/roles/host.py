@@ -91,6 +91,7 @@ class RoleHost:
         leader_epoch: int,
         log: OwnLog,
         config: Callable[[], Mapping[str, str]],
+        deleting_ms: Callable[[], int],
         receive: Callable[[LocalRequest], None],
         controller: ControllerCalls,
         targets: Targets,
@@ -98,7 +99,7 @@ class RoleHost:
     ) -> None:
         """``receive`` takes a request as if it had come over the network. ``on_failed`` must end the process.
 
-        ``config`` returns the topic's present settings.
+        ``config`` returns the topic's present settings, ``deleting_ms`` the time of day by which the process deletes.
         """
         self.partition = partition
         self.topic_id = topic_id
@@ -108,6 +109,8 @@ class RoleHost:
         """The replica's log, for reading only; to append, call :meth:`produce`."""
         self.targets = targets
         self._config = config
+        self.deleting_ms: Final = deleting_ms
+        """Returns the time of day, which is that from before a jump of the wall clock, if that is earlier."""
         self._receive = receive
         self._controller = controller
         self._on_failed = on_failed

@@ -43,15 +43,15 @@ class TimeOfDay:
     async def set(self, wait_ms: int = CLOCK_WAIT_MS) -> None:
         """Take over the time on which most brokers agree, since this host's clock may be wrong.
 
-        Nothing may be decided before this returns. If they do not agree within ``wait_ms``, the earliest clock counts:
-        a record that is late is better than one that is early.
+        Nothing may be decided before this returns. If they do not agree within ``wait_ms``, the earliest clock counts,
+        and this host's clock from before a jump: a record that is late is better than one that is early.
         """
         host, until_ms = self._host, self._host.now_ms() + wait_ms
         while True:
             clocks, brokers = await self._clocks()
             first_ms = agreed_ms(clocks, brokers)
             if first_ms is None and host.now_ms() >= until_ms:
-                first_ms = min([host.wall_ms(), *clocks])
+                first_ms = min([host.deleting_ms(), host.wall_ms(), *clocks])
                 logger.warning("%s: the brokers' clocks do not agree; the earliest counts", host.partition)
             if first_ms is not None:
                 break

@@ -9,6 +9,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Final
 
+from raylog.actors.clock import wall_ms
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.local import LocalRequest
 from raylog.core.errors import OffsetOutOfRange, RequestTimedOut
@@ -42,6 +43,7 @@ class LeadingHost(RoleHost):
             leader_epoch=1,
             log=self.stored,
             config=dict,
+            deleting_ms=wall_ms,
             receive=self._received,
             controller=nothing,
             targets=nothing,

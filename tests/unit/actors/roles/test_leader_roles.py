@@ -93,6 +93,7 @@ class Stage:
             lambda: spec,
             (Keeping, *kinds),
             log=lambda: runner.log,
+            deleting_ms=runner.clock.deleting_ms,
             receive=receive,
             controller=cast(ControllerCalls, None),
             on_failed=self.failures.append,

@@ -20,6 +20,9 @@ class Machine:
         self.ahead_ms = 0
         self.others_ahead_ms = 0
         self.set_right_meanwhile = False
+        self.is_alone = False
+        self.jumped_ms = 0
+        """How far the clock has jumped, as this process has seen it."""
 
     def now_ms(self) -> int:
         self.ms += 1
@@ -28,7 +31,12 @@ class Machine:
     def wall_ms(self) -> int:
         return self.ms + self.ahead_ms
 
+    def deleting_ms(self) -> int:
+        return self.wall_ms() - max(0, self.jumped_ms)
+
     async def clocks(self) -> tuple[list[int], int]:
+        if self.is_alone:
+            return [], 1
         if self.set_right_meanwhile:
             self.ahead_ms = self.others_ahead_ms = 0
         return [self.wall_ms(), *[self.ms + self.others_ahead_ms] * 2], 3
@@ -62,3 +70,21 @@ async def test_a_step_that_ends_meanwhile_is_not_followed(monkeypatch: Any) -> N
     machine = Machine()
     machine.set_right_meanwhile = True
     assert abs(await after_a_look(machine, monkeypatch)) < 1_000
+
+
+async def test_without_others_a_jump_that_the_process_has_seen_does_not_count() -> None:
+    machine = Machine()
+    machine.is_alone = True
+    machine.ahead_ms = machine.jumped_ms = HOUR_MS
+    clock = TimeOfDay(cast(RoleHost, machine))
+    await clock.set(wait_ms=0)
+    assert abs(clock.now_ms() - machine.ms) < 1_000
+
+
+async def test_without_others_the_clock_of_a_process_that_saw_no_jump_counts() -> None:
+    machine = Machine()
+    machine.is_alone = True
+    machine.ahead_ms = HOUR_MS
+    clock = TimeOfDay(cast(RoleHost, machine))
+    await clock.set(wait_ms=0)
+    assert abs(clock.now_ms() - machine.wall_ms()) < 1_000

@@ -127,8 +127,6 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         }
         self._runner: Runner[Any, Any] = Runner(machine.step, effects, self._rows, on_defect=ports.fatal)
         self.rows_replayed = 0
-        self.rows_unreadable = 0
-        """How many rows of the log this load skipped because they cannot be read."""
 
     # ------------------------------------------------------------ life
 
@@ -186,6 +184,11 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         for number in self._requests.take_deserted():
             self._runner.feed(RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
         self._runner.feed(self._tick_at(now_ms))
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether rows wait to be appended, or are being appended."""
+        return self._rows.end() > self._rows.durable_end()
 
     def take_batch(self, bytes_max: int) -> list[RowT]:
         """Return the rows to append next, empty when none wait; :meth:`stored` or :meth:`end` has to follow."""

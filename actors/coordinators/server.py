@@ -1,9 +1,8 @@
 """The shell of a coordinator of any kind, which owns the keys that hash to one partition of its internal topic.
 
 Each incarnation registers with the controller under a higher epoch, fences its predecessor with its first append,
-replays the partition, and only then serves. After a failed append the next incarnation begins in the same process.
-``runner.py`` handles events and effects, with one runner for each load. An unused coordinator lets the controller end
-it (ADR 0044).
+replays the partition, and only then serves (``runtime.py``). After a failed append the next incarnation begins in the
+same process. An unused coordinator lets the controller end it (ADR 0044).
 """
 
 from __future__ import annotations
@@ -12,23 +11,21 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic
 
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.answering import defects
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink, FindController
-from raylog.actors.coordinators.early_requests import EarlyRequests
-from raylog.actors.coordinators.live_rows import LiveRows
-from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
-from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, EncodedRow, Identity, StateLog, encoded_row
+from raylog.actors.coordinators.runtime import RunnerT, StateRuntime
+from raylog.actors.coordinators.state_log import Incarnation, StateLog
+from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows, encoded_row
 from raylog.actors.listening import open_endpoint
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
 from raylog.core.features import FIRST_LEVEL
-from raylog.core.invariants import InvariantBroken
 from raylog.protocol.broker import METADATA
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
@@ -45,18 +42,10 @@ logger = logging.getLogger(__name__)
 
 TICK_S: Final = 0.05
 REGISTER_TIMEOUT_S: Final = 5.0
-LOAD_TIMEOUT_S: Final = 60.0
-APPEND_TIMEOUT_S: Final = 20.0
-UNREADABLE_NAMED: Final = 20
-"""Most unreadable rows whose offsets are logged."""
-REPLAY_TURN: Final = 5_000
-"""Rows that are replayed in one turn of the event loop; they take a few hundredths of a second."""
 RELOAD_PAUSE_S: Final = 0.2
 ENDED_WITHIN_S: Final = 10.0
 """If the controller, which may have died, does not end a sleeping coordinator within this time, the coordinator begins
 its next incarnation."""
-
-RunnerT = TypeVar("RunnerT", bound=CoordinatorRunner[Request, EncodedRow])
 
 
 class CoordinatorServer(ABC, Generic[RunnerT]):
@@ -76,41 +65,47 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         """The cluster's settings as the controller last sent them."""
         self._topic = topic
         self._on_fatal = on_fatal
-        self._name = f"{spec.kind} coordinator {spec.index}"
-        self._epoch = -1
-        self._identity: Identity | None = None
+        self.name = f"{spec.kind} coordinator {spec.index}"
+        self._incarnation: Incarnation | None = None
+        """None: it is not registered."""
         self._feature_level = FIRST_LEVEL
         """The cluster's feature level when the leader of the log was last looked up."""
         self._registered = asyncio.Event()
-        self._runner: RunnerT | None = None
-        """None: the coordinator loads, or is asleep."""
-        self._early = EarlyRequests()
         self._is_asleep = False
         """Whether the controller has agreed that this coordinator ends, and is about to end it."""
-        self._trouble: RaylogError | None = None
-        """Why this incarnation has to end; None = it does not."""
-        self._clock = CarefulClock(self._name)
+        self._clock = CarefulClock(self.name)
         """The clock by which stored state expires."""
-        self._wanted = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._proposing: asyncio.Task[None] | None = None
         self._server = listen(self._on_request, spec, permissions(self.page))
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
-            name=self._name,
+            name=self.name,
             secret=spec.secret,
             register=self._register,
             handler=self._on_controller_message,
             heartbeat_s=session_heartbeat_s(spec.cluster_config),
             on_superseded=on_fatal,
         )
-        self._log = StateLog(topic, spec.index, secret=spec.secret, fetch_metadata=self._fetch_metadata)
+        self._log = StateLog(
+            topic,
+            spec.index,
+            secret=spec.secret,
+            fetch_metadata=self._fetch_metadata,
+            registered=self._until_registered,
+        )
+        self.runtime: StateRuntime[RunnerT] = StateRuntime(self._log, self)
 
     @property
     def epoch(self) -> int:
         """The epoch of this incarnation, from the controller; -1 before the registration."""
-        return self._epoch
+        return -1 if self._incarnation is None else self._incarnation.epoch
+
+    @property
+    def _runner(self) -> RunnerT | None:
+        """None: the coordinator loads, or is asleep."""
+        return self.runtime.runner
 
     async def start(self) -> None:
         """Open the endpoint and begin to load; returns at once."""
@@ -118,14 +113,14 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self.endpoint = await open_endpoint(
             self._server,
             self.spec,
-            name=self._name,
+            name=self.name,
             config=self.spec.cluster_config,
             kept=None if folder is None else folder / f"{self.spec.kind}-coordinator-{self.spec.index}.properties",
         )
         self._link.start()
         self._tasks = [
-            asyncio.create_task(self._live(), name=f"{self._name} life"),
-            asyncio.create_task(self._keep_ticking(), name=f"{self._name} ticks"),
+            asyncio.create_task(self._live(), name=f"{self.name} life"),
+            asyncio.create_task(self._keep_ticking(), name=f"{self.name} ticks"),
         ]
 
     async def stop(self) -> None:
@@ -141,7 +136,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
     # ------------------------------------------------------------ what a kind of coordinator adds
 
     @abstractmethod
-    def _new_runner(self) -> RunnerT:
+    def new_runner(self) -> RunnerT:
         """Return a runner with a new machine; by now the topic's configuration is known."""
 
     @abstractmethod
@@ -158,118 +153,68 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         host, port = self.endpoint
         reply = await connection.call(
             REGISTER_COORDINATOR.name,
-            RegisterCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch, host, port),
+            RegisterCoordinatorRequest(self.spec.kind, self.spec.index, self.epoch, host, port),
             timeout_s=REGISTER_TIMEOUT_S,
         )
         registered = REGISTER_COORDINATOR.read_reply(reply.args)
-        self._epoch = registered.epoch
-        self._identity = Identity(registered.producer_id, registered.producer_epoch)
+        self._incarnation = Incarnation(registered.epoch, registered.producer_id, registered.producer_epoch)
         if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, which may be old
             self._configure(registered.cluster_config)
         self._registered.set()
 
+    async def _until_registered(self) -> Incarnation:
+        await self._registered.wait()
+        if self._incarnation is None:
+            raise NotCoordinator("not registered")
+        return self._incarnation
+
     async def _live(self) -> None:
         while True:
             try:
-                runner = await self._load()
-                self._runner = runner
-                self._reconfigure(runner)  # they may have been altered while the log was read
-                runner.serve()
-                self._early.hand_over(runner.receive)
-                await self._keep_writing(runner)
+                await self.runtime.live()
             except InvalidProducerEpoch as fenced:
                 self._end_process(f"a newer coordinator has taken over: {fenced}")
                 return
             except RaylogError as trouble:
                 if not self._is_asleep:
-                    logger.warning("%s: %s; loading again", self._name, trouble)
+                    logger.warning("%s: %s; loading again", self.name, trouble)
             except Exception as defect:  # a defect: the process must not stay without a working coordinator
                 self._end_process(f"its life failed: {defect!r}")
                 raise
-            self._end_load()
             if self._is_asleep:
                 await self._link.stop()  # so that it does not register this incarnation again
             await asyncio.sleep(ENDED_WITHIN_S if self._is_asleep else RELOAD_PAUSE_S)
             await self._link.stop()
-            self._epoch = -1
-            self._is_asleep, self._trouble = False, None
+            self._incarnation = None
+            self._is_asleep = False
             self._registered.clear()
             self._link.start()
 
-    async def _load(self) -> RunnerT:
-        await self._registered.wait()
-        identity = self._identity
-        if identity is None:
-            raise NotCoordinator("not registered")
-        self._log.become(identity)
-        fence, _ = encoded_row(fence_row(self._epoch), None)
-        if self._epoch >= PRODUCER_EPOCH_MAX:  # below that, all incarnations have had the same producer id
-            await self._log.fence_earlier(fence, timeout_s=LOAD_TIMEOUT_S)
-        end = await self._log.append([fence], timeout_s=LOAD_TIMEOUT_S)
-        runner = self._new_runner()
-        rows = await self._log.read_to(end, timeout_s=LOAD_TIMEOUT_S)
-        for number, (key, value) in enumerate(rows):
-            try:
-                runner.replay(key, value)
-            except InvariantBroken:
-                raise
-            except Exception as error:  # any error: a foreign row must not keep the coordinator from serving
-                rows.pass_over(error)
-            if number % REPLAY_TURN == 0:
-                await asyncio.sleep(0)  # so that heartbeats continue
-        live, read = runner.rows_replayed, rows.rows_read
-        await self._name_unreadable(runner, rows, end)
-        logger.info("%s ready in epoch %d: %d rows of %d are live", self._name, self._epoch, live, read)
-        return runner
+    # ------------------------------------------------------------ for the runtime
 
-    async def _name_unreadable(self, runner: RunnerT, rows: LiveRows, end: int) -> None:
-        """Log which rows were skipped: they have no effect, and everything else is served."""
-        if not (rows.passed_over or rows.damaged):
-            return
-        found = await self._log.unreadable(rows, end, timeout_s=LOAD_TIMEOUT_S)
-        runner.rows_unreadable = len(found)
-        for offset, why in sorted(found.items())[:UNREADABLE_NAMED]:
-            logger.error(
-                "%s: the row at offset %d of %s-%d cannot be read, and is passed over: %.300s",
-                self._name,
-                offset,
-                self._topic,
-                self.spec.index,
-                why,
-            )
+    def new_rows(self) -> LiveRows:
+        """Return what reads the log: the last row of each key counts."""
+        return LiveRows()
 
-    @property
-    def rows_unreadable(self) -> int:
-        """How many unreadable rows were skipped when the log was loaded."""
-        return 0 if self._runner is None else self._runner.rows_unreadable
+    def serves(self, runner: RunnerT) -> None:
+        """Take the present settings: they may have been altered while the log was read."""
+        self._reconfigure(runner)
 
-    def _end_load(self) -> None:
-        """Drop the runner; its decisions that are not in the log are void."""
-        if self._runner is not None:
-            self._runner.end()
-            self._runner = None
+    def stored(self, runner: RunnerT, base_offset: int, size: int) -> None:
+        """Do nothing: the log is compacted."""
 
-    async def _keep_writing(self, runner: RunnerT) -> None:
-        while True:
-            await self._wanted.wait()
-            self._wanted.clear()
-            while self._trouble is None and (rows := runner.take_batch(self._log.rows_bytes_max)):
-                await self._log.append(rows, timeout_s=APPEND_TIMEOUT_S)
-                runner.stored()
-            if self._trouble is not None:  # waiting rows may come from a step that failed halfway
-                raise self._trouble
+    def ended(self, runner: RunnerT) -> None:
+        """Do nothing: requests are refused by the runner."""
 
     # ------------------------------------------------------------ events in
 
     def _on_request(self, request: Request) -> None:
         if request.method == self.metrics_method:
             request.reply(self._metrics())
-        elif self._runner is not None:
-            self._runner.receive(request)
-        elif self._is_asleep:
+        elif self._is_asleep and self._runner is None:
             request.fail(NotCoordinator("The coordinator has ended, because it was not used; find it again."))
         else:
-            self._early.hold(request, monotonic_ms())
+            self.runtime.receive(request)
 
     def _on_controller_message(self, request: Request) -> None:
         match args := COORDINATOR_SESSION.read_request(request.method, request.args):
@@ -287,7 +232,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
     async def _keep_ticking(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            self._early.expire(monotonic_ms())
             if self._runner is not None:
                 try:
                     self._runner.tick()
@@ -321,37 +265,35 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     def wake_writer(self) -> None:
         """Let the writer append the waiting rows, together with those of other events in this turn of the loop."""
-        self._wanted.set()
+        self.runtime.wake_writer()
 
     def propose_sleep(self) -> None:
         """Propose to the controller that it ends this coordinator."""
-        self._proposing = asyncio.create_task(self._propose(), name=f"{self._name} sleep")
+        self._proposing = asyncio.create_task(self._propose(), name=f"{self.name} sleep")
 
     def fatal(self, reason: str) -> None:
         """Load again, as a new incarnation: a step may have failed halfway, so only the log has a valid state."""
-        logger.error("%s: %s", self._name, reason)
-        self._trouble = NotCoordinator("a defect has voided its state")
-        self._wanted.set()
+        logger.error("%s: %s", self.name, reason)
+        self.runtime.fail(NotCoordinator("a defect has voided its state"))
 
     def _end_process(self, reason: str) -> None:
-        self._on_fatal(f"{self._name}: {reason}")
+        self._on_fatal(f"{self.name}: {reason}")
 
     async def _propose(self) -> None:
         runner = self._runner
         try:
-            request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self._epoch)
+            request = SleepCoordinatorRequest(self.spec.kind, self.spec.index, self.epoch)
             await self._link.call(SLEEP_COORDINATOR.name, request, timeout_s=REGISTER_TIMEOUT_S)
         except OSError as broken:
-            self._trouble = NotController(f"it is not known whether it ends: {broken}")
+            self.runtime.fail(NotController(f"it is not known whether it ends: {broken}"))
         except RaylogError as refusal:
             if refusal.is_remote or isinstance(refusal, NotController):
-                logger.debug("%s: it stays: %s", self._name, refusal)
+                logger.debug("%s: it stays: %s", self.name, refusal)
                 if runner is not None and runner is self._runner:
                     runner.sleep_refused()
                 return
-            self._trouble = refusal  # the outcome is not known, so the next incarnation registers in any case
+            self.runtime.fail(refusal)  # the outcome is not known, so the next incarnation registers in any case
         else:
-            logger.info("%s ends, because it is not used", self._name)
+            logger.info("%s ends, because it is not used", self.name)
             self._is_asleep = True
-            self._trouble = NotCoordinator("it was not ended in time")
-        self._wanted.set()
+            self.runtime.fail(NotCoordinator("it was not ended in time"))

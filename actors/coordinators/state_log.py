@@ -1,8 +1,8 @@
-"""A coordinator's view of its partition of the internal topic: read it from the start, append to it, be fenced.
+"""The log of a coordinator that is an actor: its partition of the internal topic, read and written as by any client.
 
 Appends carry the coordinator's producer id and epoch. The first append of an incarnation has a higher epoch than all
 before it. From then on the partition's leader refuses appends of earlier incarnations, as Kafka fences producers
-(KIP-98). Owned by the coordinator's shell.
+(KIP-98). Owned by the coordinator's shell. May touch: the network.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import msgspec
-
 from raylog.actors.clock import monotonic_ms, wall_ms
-from raylog.actors.coordinators.live_rows import LiveRows, offsets_of
+from raylog.actors.coordinators.runner import fence_row
+from raylog.actors.coordinators.stored_rows import EncodedRow, encode_rows, encoded_row
 from raylog.actors.transport import dial
 from raylog.core.config import TopicConfig
 from raylog.core.coordinators.share import KeyShare
@@ -23,7 +22,8 @@ from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.core.ids import EARLIEST
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret
-from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.records import BatchMeta
 
 FetchMetadata = Callable[[], Awaitable[list[object]]]
 """Returns the topic's row in the reply to ``metadata``."""
@@ -36,27 +36,18 @@ MAX_SEQUENCE: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 """Reserved to fence all other epochs of a producer id; no coordinator serves with it."""
 
+LOAD_TIMEOUT_S: Final = 60.0
+"""Deadline of each request while the log is being loaded."""
+APPEND_TIMEOUT_S: Final = 20.0
 BATCH_HEAD_BYTES: Final = 128
 """Room for what a batch has besides its rows: its header, and the heads of its columns."""
-ROW_HEAD_BYTES: Final = 10
-"""Room for the heads of a row's key and value."""
-
-EncodedRow = tuple[bytes, bytes | None]
-"""Key and value of one record, in msgpack; a None value is a tombstone."""
-
-_encoder = msgspec.msgpack.Encoder()
-
-
-def encoded_row(key: list[object], value: list[object] | None) -> tuple[EncodedRow, int]:
-    """Return a row in its stored form, and the most bytes that it takes in a batch."""
-    packed = _encoder.encode(key), None if value is None else _encoder.encode(value)
-    return packed, len(packed[0]) + len(packed[1] or b"") + ROW_HEAD_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """The coordinator's producer id and epoch in this incarnation."""
+class Incarnation:
+    """One registration of a coordinator with the controller: its epoch, and the identity of its appends."""
 
+    epoch: int
     producer_id: int
     producer_epoch: int
 
@@ -71,14 +62,23 @@ class _Leader:
 class StateLog:
     """One partition of a coordinator's topic, read and written over the wire as by any client."""
 
-    def __init__(self, topic: str, partition: int, *, secret: Secret, fetch_metadata: FetchMetadata) -> None:
-        """Make it; no connection is made before the first call."""
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        secret: Secret,
+        fetch_metadata: FetchMetadata,
+        registered: Callable[[], Awaitable[Incarnation]],
+    ) -> None:
+        """Make it; no connection is made before the first call. ``registered`` returns the present incarnation."""
         self._topic = topic
         self._partition = partition
         self._secret = secret
         self._fetch_metadata = fetch_metadata
+        self._registered = registered
         self._leader: _Leader | None = None
-        self._identity = Identity(-1, -1)
+        self._incarnation = Incarnation(-1, -1, -1)
         self._sequence = 0
         self.config: dict[str, str] = {}
         """The topic's configuration when its leader was last looked up."""
@@ -92,65 +92,51 @@ class StateLog:
         """The keys that belong to this partition, by the topic when its leader was last looked up."""
         return KeyShare(self._partition, self._partitions, self.config)
 
-    def become(self, identity: Identity) -> None:
-        """Use this producer id and epoch from now on; sequences start at 0."""
-        self._identity = identity
+    async def begin(self) -> int:
+        """Fence all earlier incarnations with a first append; returns the offset behind it."""
+        self._incarnation = await self._registered()
         self._sequence = 0
+        fence, _ = encoded_row(fence_row(self._incarnation.epoch), None)
+        if self._incarnation.epoch >= PRODUCER_EPOCH_MAX:  # below, all incarnations have had the same producer id
+            await self._fence_earlier(fence)
+        return await self._append([fence], LOAD_TIMEOUT_S) + 1
 
-    async def append(self, rows: Sequence[EncodedRow], *, timeout_s: float) -> int:
-        """Append rows as one batch on all in-sync replicas; returns the offset behind them.
+    async def start_offset(self) -> int:
+        """Return the first offset that can be read."""
+        return int((await self._request("list_offsets", [EARLIEST], timeout_s=LOAD_TIMEOUT_S)).args[0])
+
+    async def fetch(self, offset: int) -> Buffer:
+        """Return committed batches from an offset on."""
+        return (await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=LOAD_TIMEOUT_S)).payload
+
+    async def append(self, rows: Sequence[EncodedRow]) -> int:
+        """Append rows as one batch on all in-sync replicas; returns the offset of the first one.
 
         Together, several rows may not exceed ``rows_bytes_max``: the leader would refuse them. Raises
         :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
         :class:`RequestTimedOut` when the outcome is not known at the deadline.
         """
-        now = wall_ms()
-        batch = encode_batch(
-            [key for key, _ in rows],
-            [value for _, value in rows],
-            [now] * len(rows),
-            meta=BatchMeta(self._identity.producer_id, self._identity.producer_epoch, self._sequence),
-        )
-        reply = await self._request("produce", [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
-        self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
-        return int(reply.args[0]) + len(rows)
+        return await self._append(rows, APPEND_TIMEOUT_S)
 
-    async def fence_earlier(self, row: EncodedRow, *, timeout_s: float) -> None:
+    async def _append(self, rows: Sequence[EncodedRow], timeout_s: float) -> int:
+        meta = BatchMeta(self._incarnation.producer_id, self._incarnation.producer_epoch, self._sequence)
+        batch = encode_rows(rows, wall_ms(), meta)
+        reply = await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
+        self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
+        return int(reply.args[0])
+
+    async def _fence_earlier(self, row: EncodedRow) -> None:
         """Fence the producer ids of earlier coordinators of this partition, by appending a row with each of them.
 
         When a coordinator has used up the epochs of its producer id, it continues with another id. Appends with the new
         id do not fence a process that still has the old one. Ids grow, so the ids of later coordinators are left alone.
         """
-        reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=timeout_s)
+        reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=LOAD_TIMEOUT_S)
         for known in DESCRIBE_PRODUCERS.read_reply(reply.args):
-            if known.producer_id < self._identity.producer_id and known.producer_epoch < PRODUCER_EPOCH_MAX:
+            if known.producer_id < self._incarnation.producer_id and known.producer_epoch < PRODUCER_EPOCH_MAX:
                 meta = BatchMeta(known.producer_id, PRODUCER_EPOCH_MAX, 0)
-                batch = encode_batch([row[0]], [row[1]], [wall_ms()], meta=meta)
-                await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
-
-    async def read_to(self, end: int, *, timeout_s: float) -> LiveRows:
-        """Return the live rows from the log's start up to ``end``, which an append returned."""
-        rows = LiveRows()
-        reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
-        offset = int(reply.args[0])
-        while offset < end:
-            reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
-            behind = rows.gather(reply.payload, end)
-            offset = offset if behind is None else behind
-        return rows
-
-    async def unreadable(self, rows: LiveRows, end: int, *, timeout_s: float) -> dict[int, str]:
-        """Return offset and reason of each skipped row or batch below ``end``; reads the log again if it has to."""
-        found: dict[bytes, int] = {}
-        if rows.passed_over:
-            reply = await self._request("list_offsets", [EARLIEST], timeout_s=timeout_s)
-            offset = int(reply.args[0])
-            while offset < end:
-                reply = await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=timeout_s)
-                more, behind = offsets_of(reply.payload, rows.passed_over)
-                found |= {key: at for key, at in more.items() if at < end}
-                offset = offset if behind is None else behind
-        return rows.damaged | {at: rows.passed_over[key] for key, at in found.items()}
+                batch = encode_rows([row], wall_ms(), meta)
+                await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=LOAD_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection to the leader."""

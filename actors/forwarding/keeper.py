@@ -14,8 +14,8 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from raylog.actors.answering import answering
+from raylog.actors.coordinators.state_role import until_committed
 from raylog.actors.forwarding.kept import Kept
-from raylog.actors.forwarding.places import until_committed
 from raylog.actors.forwarding.redrives import PREFIX, Redrive, Redrives
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.proof import Proof

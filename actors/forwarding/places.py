@@ -5,10 +5,10 @@ May touch: the controller and other leaders, through a host.
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from raylog.actors.coordinators.state_role import until_committed
 from raylog.actors.naming import INTERNAL_PREFIX
 from raylog.actors.roles.host import RoleHost
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
@@ -22,17 +22,6 @@ READ_BYTES: Final = 2 * 1024 * 1024
 WAIT_MS: Final = 10_000
 READ_COMMITTED: Final = 1
 CALL_S: Final = 5.0
-COMMITTED_PAUSE_S: Final = 0.02
-
-
-async def until_committed(host: RoleHost) -> int:
-    """Wait until everything that is in the leader's own log now is committed; returns its present end."""
-    end = host.log.log_end_offset
-    while True:
-        found = await host.list_offsets(LATEST)
-        if found.offset >= end:
-            return end
-        await asyncio.sleep(COMMITTED_PAUSE_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import ClassVar, Final
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.controller_link import FindController
 from raylog.actors.coordinators.server import CoordinatorServer
-from raylog.actors.coordinators.state_log import ROW_HEAD_BYTES, EncodedRow
+from raylog.actors.coordinators.stored_rows import ROW_HEAD_BYTES, EncodedRow
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
@@ -59,7 +59,8 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
     def _reconfigure(self, runner: _Runner) -> None:
         runner.reconfigure(self._settings())
 
-    def _new_runner(self) -> _Runner:
+    def new_runner(self) -> _Runner:
+        """Return a runner with a new machine."""
         machine = CoordinatorMachine(settings=self._settings(), share=self._log.share, new_member_id=_new_member_id)
         return _Runner(machine, self)
 
@@ -97,7 +98,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
             "process": usage_of(self._server).to_wire(),
             "loaded": self._runner is not None,
             "groups": groups,
-            "rows_unreadable": self.rows_unreadable,
+            "rows_unreadable": self.runtime.rows_unreadable,
         }
 
 

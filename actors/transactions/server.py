@@ -16,7 +16,7 @@ from typing import ClassVar
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.controller_link import FindController
 from raylog.actors.coordinators.server import REGISTER_TIMEOUT_S, CoordinatorServer
-from raylog.actors.coordinators.state_log import ROW_HEAD_BYTES, EncodedRow
+from raylog.actors.coordinators.stored_rows import ROW_HEAD_BYTES, EncodedRow
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.routes import Routes
@@ -48,7 +48,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
         super().__init__(spec, TRANSACTIONS_TOPIC, find_controller=find_controller, on_fatal=on_fatal)
         self._routes = Routes(self._metadata_of, spec.secret)
         self._markers = MarkerSender(
-            self._routes, name=self._name, on_written=self._marker_written, on_fenced=self._end_process
+            self._routes, name=self.name, on_written=self._marker_written, on_fenced=self._end_process
         )
         self._fetching: asyncio.Task[None] | None = None
         self._counted: Counter[str] = Counter()
@@ -72,14 +72,14 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
     def _reconfigure(self, runner: _Runner) -> None:
         runner.reconfigure(self._settings())
 
-    def _new_runner(self) -> _Runner:
+    def new_runner(self) -> _Runner:
+        """Return a runner with a new machine."""
         return _Runner(TransactionMachine(settings=self._settings(), share=self._log.share), self)
 
-    def _end_load(self) -> None:
+    def ended(self, runner: _Runner) -> None:
+        """Send no more markers, and keep the counters."""
         self._markers.abandon()
-        if self._runner is not None:
-            self._counted.update(self._runner.counters())
-        super()._end_load()
+        self._counted.update(runner.counters())
 
     def _metrics(self) -> TransactionMetricsReply:
         runner = self._runner
@@ -90,7 +90,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
             states={} if runner is None else runner.census(),
             counters={**counted, **self._markers.counters},
             longest_open_ms=-1 if runner is None else runner.longest_open_ms(),
-            rows_unreadable=self.rows_unreadable,
+            rows_unreadable=self.runtime.rows_unreadable,
         )
 
     # ------------------------------------------------------------ the runner's ports
@@ -102,11 +102,11 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
 
     def end_transaction(self, effect: EndTxn) -> None:
         """Begin to send the markers of a transaction."""
-        self._markers.send(effect, self._epoch)
+        self._markers.send(effect, self.epoch)
 
     def request_producer_ids(self, count: int) -> None:
         """Request producer ids of the controller; the runner gets them, or 0, in any case."""
-        self._fetching = asyncio.create_task(self._fetch_producer_ids(count), name=f"{self._name} producer ids")
+        self._fetching = asyncio.create_task(self._fetch_producer_ids(count), name=f"{self.name} producer ids")
 
     def _marker_written(self, effect: EndTxn, participant: Participant) -> None:
         if self._runner is not None:

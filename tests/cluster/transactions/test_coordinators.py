@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.coordinators.state_log import Identity, StateLog, encoded_row
+from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, Incarnation, StateLog
+from raylog.actors.coordinators.stored_rows import encoded_row
 from raylog.actors.metrics.collector import Inquiries
 from raylog.actors.metrics.transactions import transaction_metrics
 from raylog.client.admin.admin import AsyncAdmin
@@ -242,23 +243,25 @@ async def test_a_coordinator_fences_those_with_the_producer_id_before_its_own(
     await call(talk, "init_transactions", ID, 60_000, -1, -1)
     index, _ = await coordinator(talk)
     server = cluster.coordinators["transaction", index]
-    row, _ = encoded_row(["fence", 0], None)
 
     def log(producer_id: int, epoch: int) -> StateLog:
-        found = StateLog(server._topic, index, secret=SECRET, fetch_metadata=server._fetch_metadata)
-        found.become(Identity(producer_id, epoch))
-        return found
+        async def registered() -> Incarnation:
+            return Incarnation(PRODUCER_EPOCH_MAX, producer_id, epoch)
+
+        fetch_metadata = server._fetch_metadata
+        return StateLog(server._topic, index, secret=SECRET, fetch_metadata=fetch_metadata, registered=registered)
 
     before, after, later = log(7_000, 32_766), log(7_001, 0), log(7_002, 0)
+    row, _ = encoded_row(["fence", -1], None)
     try:
-        await before.append([row], timeout_s=READ_S)
-        await later.append([row], timeout_s=READ_S)
-        await after.fence_earlier(row, timeout_s=READ_S)
-        await after.fence_earlier(row, timeout_s=READ_S)
+        await before.begin()
+        await later.begin()
+        await after.begin()
+        await after.begin()
         with pytest.raises(InvalidProducerEpoch):
-            await before.append([row], timeout_s=READ_S)
-        await after.append([row], timeout_s=READ_S)
-        await later.append([row], timeout_s=READ_S)
+            await before.append([row])
+        await after.append([row])
+        await later.append([row])
     finally:
         for each in (before, after, later):
             each.close()

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from raylog.actors.coordinators.server import UNREADABLE_NAMED
+from raylog.actors.coordinators.runtime import UNREADABLE_NAMED
 from raylog.actors.coordinators.state_log import StateLog
+from raylog.actors.coordinators.state_role import OwnPartition
 from raylog.actors.naming import SHARE_STATE_TOPIC
-from raylog.actors.queues import keeper
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.core.ids import TopicPartition
 from tests.simulation.whole.parts.part import Part, Until
@@ -70,25 +70,23 @@ class Rows(Part):
 
     def start(self) -> None:
         """Let what writes such logs write a row more now and then."""
-        append, encode = StateLog.append, vars(keeper)["encode_batch"]
+        by_actor, by_role = StateLog._append, OwnPartition.append
 
-        async def appended(log: StateLog, rows: Sequence[Row], *, timeout_s: float) -> int:
+        async def of_actor(log: StateLog, rows: Sequence[Row], timeout_s: float) -> int:
             strange = self._drawn(rows)
             name = f"{log._topic}-{log._partition}"
             self.tried[name] += len(strange)
-            end = await append(log, [*rows, *strange], timeout_s=timeout_s)
+            first = await by_actor(log, [*rows, *strange], timeout_s)
             self.stored[name] += len(strange)
-            return end
+            return first
 
-        def encoded(keys: list[bytes], values: list[bytes | None], stamps: list[int]) -> bytes:
-            strange = self._drawn(list(zip(keys, values, strict=True)))
-            self.tried[SHARE_STATE_TOPIC] += len(strange)
-            more = [key for key, _ in strange], [value for _, value in strange]
-            batch: bytes = encode([*more[0], *keys], [*more[1], *values], [*stamps, *stamps[:1] * len(strange)])
-            return batch
+        async def of_role(log: OwnPartition, rows: Sequence[Row]) -> int:
+            strange = self._drawn(rows)
+            self.tried[log._host.partition.topic] += len(strange)
+            return await by_role(log, [*strange, *rows])
 
-        setattr(StateLog, "append", appended)  # noqa: B010  # its signature has another name for itself
-        vars(keeper)["encode_batch"] = encoded
+        setattr(StateLog, "_append", of_actor)  # noqa: B010  # its signature has another name for itself
+        setattr(OwnPartition, "append", of_role)  # noqa: B010
 
     def _drawn(self, rows: Sequence[Row]) -> list[Row]:
         """Return a row that goes with these, or none."""
@@ -132,7 +130,7 @@ class Rows(Part):
         for actor in self.world.cluster.named("coordinator-"):
             server = actor.server
             where = f"{server._topic}-{server.spec.index}"
-            count, names = server.rows_unreadable, len(self.named[server._name])
+            count, names = server.runtime.rows_unreadable, len(self.named[server.name])
             if not stored.get(where, 0) <= count <= self.tried[where]:
                 written = f"of {stored.get(where, 0)} to {self.tried[where]}"
                 raise Violation(RULE, f"{actor.name} counts {count} rows that cannot be read, {written}")

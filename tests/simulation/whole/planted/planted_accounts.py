@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators.stored_rows import LiveRows
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.markers import Markers
@@ -84,8 +84,8 @@ ACCOUNT_BUGS: Final = (
         LiveRows,
         "gather",
         _edit(
-            "self._last.update(zip(columns.keys, columns.values or [None] * header.record_count, strict=True))",
-            "[self._last.setdefault(*row) for row in zip(columns.keys, columns.values or [None] * len(columns.keys))]",
+            "self._last.update(zip(columns.keys, _values(columns), strict=True))",
+            "[self._last.setdefault(*row) for row in zip(columns.keys, _values(columns))]",
         ),
         "W6",
         "W7",
@@ -98,7 +98,10 @@ ACCOUNT_BUGS: Final = (
         "a coordinator passes over what a cleaner has thinned",
         LiveRows,
         "gather",
-        _edit("if header.is_control or", "if header.is_control or header.record_count <= header.last_offset_delta or"),
+        _edit(
+            "columns is not None:",
+            "columns is not None and header.record_count > header.last_offset_delta:",
+        ),
         "W7",
         "W8",
         "W9",

@@ -10,9 +10,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.broker import supervisor
-from raylog.actors.coordinators.live_rows import LiveRows
+from raylog.actors.coordinators import stored_rows
+from raylog.actors.coordinators.runtime import StateRuntime
 from raylog.actors.coordinators.server import CoordinatorServer
-from raylog.actors.queues import keeper
+from raylog.actors.coordinators.stored_rows import LiveRows
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -162,21 +163,24 @@ PART_BUGS: Final = (
         ("W86", "W7", "W6", "W9", "W10"),
         LiveRows,
         "__iter__",
-        Edit("self.pass_over(error)\n            continue", "return").of,
+        Edit(
+            "if row is not None:\n                yield row",
+            "if row is None:\n                return\n            yield row",
+        ).of,
     ),
     _bug(
         "a coordinator does not load a log with a row that is none",
         ("strange-rows",),
         ("W86", "W9", "W1", "W8", "W10"),
-        LiveRows,
-        "__iter__",
-        Edit("self.pass_over(error)\n            continue", "raise").of,
+        stored_rows,
+        "_decoded",
+        Edit("rows.pass_over(error)\n        return None", "raise").of,
     ),
     _bug(
         "rows that a coordinator passes over are not named",
         ("strange-rows",),
         ("W86",),
-        CoordinatorServer,
+        StateRuntime,
         "_name_unreadable",
         Edit("logger.error(", "logger.debug(").of,
     ),
@@ -192,9 +196,9 @@ PART_BUGS: Final = (
         "the states of queues are lost behind a row that cannot be read",
         ("strange-rows", "queues"),
         ("W86", "W9", "W10", "W40", "W44", "W46"),
-        keeper.KeeperRole,
+        StateRuntime,
         "_replay",
-        Edit("self._pass_over(offset, error)", "return").of,
+        Edit("rows.pass_over(error)", "return").of,
     ),
     _bug(
         "a coordinator remembers the topics of groups that were deleted",

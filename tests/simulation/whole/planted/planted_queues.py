@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.actors.coordinators.state_role import OwnPartition
 from raylog.actors.queues.copies import CopySender
-from raylog.actors.queues.keeper import KeeperRole
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import Chunk
@@ -130,9 +130,9 @@ QUEUE_BUGS: Final = (
     ),
     _bug(
         "a new keeper leaves out the last of its log",
-        KeeperRole,
-        "_load",
-        _edit("end = self.host.log.log_end_offset", "end = self.host.log.log_end_offset - 3"),
+        OwnPartition,
+        "begin",
+        _edit("return await until_committed(self._host)", "return await until_committed(self._host) - 3"),
         ("W40", "W43", "W9", "W10"),
         30,
     ),

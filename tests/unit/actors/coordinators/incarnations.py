@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.actors.coordinators.live_rows import LiveRows
 from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
-from raylog.actors.coordinators.state_log import EncodedRow, encoded_row
+from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows, encode_rows, encoded_row
 from raylog.core.errors import InvalidProducerEpoch
 from raylog.core.transactions.events import EndTxn
-from raylog.storage.batch.records import BatchMeta, encode_batch
+from raylog.storage.batch.records import BatchMeta
 from tests.unit.storage.logs import NOW, open_log, whole
 
 PRODUCER: Final = 7
@@ -50,14 +49,14 @@ class StateLog:
     def append(self, rows: Sequence[EncodedRow], epoch: int, sequence: int) -> int:
         """Append a batch; returns the offset behind it. Raises InvalidProducerEpoch."""
         meta = BatchMeta(PRODUCER, epoch, sequence)
-        batch = encode_batch([key for key, _ in rows], [value for _, value in rows], [NOW] * len(rows), meta=meta)
-        self._log.append_as_leader(batch, 0, NOW)
+        self._log.append_as_leader(encode_rows(rows, NOW, meta), 0, NOW)
         return self._log.log_end_offset
 
     def live(self, end: int) -> LiveRows:
         """Return the live rows below an offset."""
         rows = LiveRows()
         rows.gather(whole(self._log), end)
+        rows.complete()
         return rows
 
 

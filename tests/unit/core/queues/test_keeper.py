@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.actors.coordinators.state_log import encoded_row
+from raylog.actors.coordinators.stored_rows import encoded_row
 from raylog.core.coordinators.events import AppendRecords
 from raylog.core.decision import Refuse, Reply
 from raylog.core.errors import InvalidGroupId, LimitReached, RaylogError

@@ -1,4 +1,4 @@
-"""What a coordinator reads of its log: the last row of each key, whatever batches it is in, and no tombstone."""
+"""What an owner reads of its log: each row in order, or the last one of each key, and no tombstone."""
 
 from typing import Any
 
@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.actors.coordinators.live_rows import LiveRows, offsets_of
-from raylog.actors.coordinators.state_log import encoded_row
+from raylog.actors.coordinators.stored_rows import EachRow, LiveRows, StoredRows, encode_rows, encoded_row
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.storage.batch.cleaned import filler
@@ -21,8 +20,7 @@ Row = tuple[list[object], list[object] | None]
 
 def batch(*rows: Row, first: int = 0) -> bytes:
     """A batch as a coordinator appends it, at an offset."""
-    packed = [encoded_row(*row)[0] for row in rows]
-    data = bytearray(encode_batch([key for key, _ in packed], [value for _, value in packed], [0] * len(rows)))
+    data = bytearray(encode_rows([encoded_row(*row)[0] for row in rows], 0))
     data[:8] = first.to_bytes(8, "big")
     return bytes(data)
 
@@ -31,6 +29,7 @@ def live(*payloads: bytes, end: int = 100) -> dict[str, Any]:
     rows = LiveRows()
     for payload in payloads:
         rows.gather(payload, end)
+    rows.complete()
     return {str(key[0]): value for key, value in rows}
 
 
@@ -54,8 +53,9 @@ def test_what_is_behind_the_end_and_what_has_no_records_is_left_out() -> None:
     rows = LiveRows()
     payload = batch((["a"], [1])) + filler(1, 5, 0) + batch((["a"], [2]), first=5) + batch((["a"], [3]), first=6)
     assert rows.gather(payload[:-1], 6) == 6, "the last batch is cut off"
+    rows.complete()
     assert {str(key): value for key, value in rows} == {"['a']": [2]}
-    assert (len(rows), rows.rows_read) == (1, 2)
+    assert rows.rows_read == 2
     assert rows.gather(b"", 6) is None
 
 
@@ -77,6 +77,7 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     payload = b"".join(batch(*groups.log[at : at + each], first=at) for at in range(0, len(groups.log), each))
     rows = LiveRows()
     rows.gather(payload, len(groups.log))
+    rows.complete()
     machine = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in rows:
         machine.replay(key, value)
@@ -85,8 +86,8 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     assert machine.hard_state() == groups.machine.hard_state()
 
 
-def test_what_cannot_be_read_is_passed_over_and_named() -> None:
-    good = batch((["a"], [1]))
+@pytest.mark.parametrize("kind", [EachRow, LiveRows])
+def test_what_cannot_be_read_is_passed_over_and_named(kind: type[StoredRows]) -> None:
     foreign = bytearray(encode_batch([b"k", b"\xc1", b"\x01"], [b"v", b"\xc1", b"\x02"], [0, 0, 0]))
     foreign[:8] = (1).to_bytes(8, "big")
     body = b"\xc1\xc1"
@@ -95,17 +96,37 @@ def test_what_cannot_be_read_is_passed_over_and_named() -> None:
         + body
     )
     closed[:8] = (4).to_bytes(8, "big")
-    payload = good + bytes(foreign) + bytes(closed) + batch((["b"], [2]), first=5)
-    rows = LiveRows()
+    payload = batch((["a"], [1])) + bytes(foreign) + bytes(closed) + batch((["b"], [2]), first=5)
+    rows = kind()
     assert rows.gather(payload, 100) == 6
-    assert {str(key[0]): value for key, value in rows} == {"a": [1], "b": [2]}
-    assert set(rows.passed_over) == {b"k", b"\xc1", b"\x01"}
-    assert list(rows.damaged) == [4]
-    assert offsets_of(payload, rows.passed_over) == ({b"k": 1, b"\xc1": 2, b"\x01": 3}, 6)
+    rows.complete()
+    found = {}
+    for key, value in rows:
+        found[str(key[0])] = value
+        if key == ["b"]:
+            rows.pass_over(ValueError("of a later release"))
+    assert found == {"a": [1], "b": [2]}
+    while (offset := rows.look_up_from(0)) is not None and offset < 6:
+        rows.look_up(payload, 6)
+    reasons = [why.partition(":")[0] for _, why in sorted(rows.unreadable.items())]
+    columns = "its columns cannot be read (MessagePack data is malformed"
+    assert reasons == ["TypeError", "DecodeError", "TypeError", columns, "ValueError"]
+    assert sorted(rows.unreadable) == [1, 2, 3, 4, 5]
 
 
-def test_bytes_that_changed_on_the_way_are_not_passed_over() -> None:
+def test_each_row_is_yielded_once_as_soon_as_it_was_read() -> None:
+    rows = EachRow()
+    rows.gather(batch((["a"], [1]), (["a"], [2])), 100)
+    assert list(rows) == [(["a"], [1]), (["a"], [2])]
+    rows.gather(batch((["a"], None), first=2) + batch((["b"], [3]), first=3), 3)
+    assert list(rows) == [(["a"], None)], "what begins at the end is left out"
+    assert list(rows) == []
+    assert rows.rows_read == 3
+
+
+@pytest.mark.parametrize("kind", [EachRow, LiveRows])
+def test_bytes_that_changed_on_the_way_are_not_passed_over(kind: type[StoredRows]) -> None:
     payload = bytearray(batch((["a"], [1])))
     payload[-1] ^= 0xFF
     with pytest.raises(CorruptBatch):
-        LiveRows().gather(bytes(payload), 100)
+        kind().gather(bytes(payload), 100)

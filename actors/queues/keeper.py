@@ -35,7 +35,7 @@ SNAPSHOT_EACH_BYTES: Final = 8 * 1024 * 1024
 _Runner = CoordinatorRunner[Request, EncodedRow]
 
 
-class KeeperRole(StateRole[_Runner]):
+class ShareStateRole(StateRole[_Runner]):
     """The keeper in one leader epoch."""
 
     kind = "share-state"

@@ -17,13 +17,13 @@ def roles_of(topic: str) -> tuple[type[Role], ...]:
 
         return (SchedulerRole,)
     if topic == SHARE_STATE_TOPIC:
-        from raylog.actors.queues.keeper import KeeperRole
+        from raylog.actors.queues.keeper import ShareStateRole
 
-        return (KeeperRole,)
+        return (ShareStateRole,)
     if topic == FORWARDING_TOPIC:
-        from raylog.actors.forwarding.keeper import KeeperRole as ForwardersRole
+        from raylog.actors.forwarding.keeper import ForwarderStateRole
 
-        return (ForwardersRole,)
+        return (ForwarderStateRole,)
     if topic.startswith(INTERNAL_PREFIX) and topic != UNDELIVERABLE_TOPIC:
         return ()
     from raylog.actors.queues.role import QueuesRole

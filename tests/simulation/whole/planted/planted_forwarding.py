@@ -8,11 +8,11 @@ from typing import Any, Final
 from raylog.actors.forwarding import forwarder, pieces
 from raylog.actors.forwarding.expiring import Expiry
 from raylog.actors.forwarding.forwarder import Forwarder
-from raylog.actors.forwarding.keeper import KeeperRole
 from raylog.core import dead_letters
 from raylog.core.forwarding import machine as forwarder_machine
 from raylog.core.forwarding.events import Trouble
 from raylog.core.forwarding.machine import ForwarderMachine
+from raylog.core.forwarding.states import ForwarderStates
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import FORWARDING
 from tests.simulation.whole.planted.bugs import Bug
@@ -53,11 +53,11 @@ FORWARDING_BUGS: Final = (
     ),
     _bug(
         "the keeper keeps notes in memory alone",
-        KeeperRole,
-        "save",
+        ForwarderStates,
+        "_write_state",
         _edit(
-            "await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))",
-            "pass",
+            "self._write([STATE, name], [*state], decision)",
+            "self.states[name] = state",
         ),
         ("W51", "W52", "W53", "W9"),
         30,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.actors.forwarding.redrives import after_redrive
+from raylog.core.forwarding.redrives import after_redrive
 
 
 @pytest.mark.parametrize(

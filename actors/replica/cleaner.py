@@ -30,6 +30,12 @@ NO_LAG_MS: Final = 2**63 - 1
 """Value of `max.compaction.lag.ms` for no limit (also its default)."""
 TOO_MANY_PAUSE_MS: Final = 86_400_000
 """Pause after a cleaning that found too many records. The next one finds as many, unless retention deletes some."""
+AGAIN_SHARE: Final = 0.618
+"""Part of the pause between two tries after which one is repeated that has met another log's cleaning.
+
+The tries of a log that is cleaned with the same pause would meet it each time; by this share they move through
+all of the pause, so that each time in it that is free is found.
+"""
 LONGEST_PAUSE_S: Final = 1.0
 """Longest sleep of a throttled cleaning, after which it computes its pace again."""
 
@@ -154,6 +160,7 @@ class Cleaner:
             cleaned = await asyncio.get_running_loop().run_in_executor(None, self._clean, order, throttle)
             if cleaned is None:
                 self._looked_to = -1  # another log of the directory is being cleaned; check again later
+                self._due_ms -= round((1 - AGAIN_SHARE) * self.pace.backoff_ms)
             elif self.log.config.compaction is not None:
                 self._take(cleaned, began_s)
             else:

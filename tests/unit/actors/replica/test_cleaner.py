@@ -114,6 +114,19 @@ def test_two_logs_of_a_data_directory_are_not_cleaned_at_once(tmp_path: Path) ->
     log.close()
 
 
+def test_a_log_is_cleaned_though_another_is_cleaned_at_each_of_its_times(tmp_path: Path) -> None:
+    log = written(tmp_path / "t-0")
+    cleaner = cleaner_of(log)
+    for now_ms in range(0, 20 * FAST.backoff_ms, 5):
+        is_locked = now_ms % FAST.backoff_ms < 0.7 * FAST.backoff_ms
+        lock = FolderLock(tmp_path, tmp_path / LOCK, wait_s=0) if is_locked else None
+        asyncio.run(turn(cleaner, now_ms))
+        if lock is not None:
+            lock.release()
+    assert cleaner.counters.cleanings == 1
+    log.close()
+
+
 def test_a_replica_stays_awake_until_closed_segments_were_looked_at(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0")
     cleaner = cleaner_of(log)

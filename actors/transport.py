@@ -63,6 +63,7 @@ def listen(
     permissions: Permissions,
     *,
     on_connect: Callable[[Connection], None] | None = None,
+    on_closed: Callable[[Connection], None] | None = None,
 ) -> RpcServer:
     """Return a server that is not started yet: :func:`raylog.actors.listening.open_endpoint` starts it.
 
@@ -76,6 +77,7 @@ def listen(
         host=spec.host,
         tls=contexts()[0],
         on_connect=on_connect,
+        on_closed=on_closed,
     )
 
 

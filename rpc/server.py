@@ -41,7 +41,8 @@ class _Surplus(asyncio.Protocol):
 class RpcServer:
     """Listens on one address. `connections` holds the authenticated connections that are not closed.
 
-    `on_connect` is called for each of them before their first request is read. Port 0 lets the system choose.
+    `on_connect` is called for each of them before their first request is read, `on_closed` when it is closed. Port 0
+    lets the system choose.
     `permissions` decide what a peer may call by the role it has proved; None: everything. A secret in bytes is the
     cluster's; a source of credentials is read again for each connection. Raises ValueError for an unusable secret.
     """
@@ -57,6 +58,7 @@ class RpcServer:
         limits: Limits | None = None,
         tls: ssl.SSLContext | None = None,
         on_connect: Callable[[Connection], None] | None = None,
+        on_closed: Callable[[Connection], None] | None = None,
     ) -> None:
         to_listen(secret)  # raises for a secret too short to be secure
         self._advertised = Advertised.read()
@@ -69,6 +71,7 @@ class RpcServer:
         self._limits = limits or Limits()
         self._tls = tls
         self._on_connect = on_connect
+        self._on_closed = on_closed
         self._server: asyncio.Server | None = None
         self._is_closing = False
         self._strangers: dict[Connection, None] = {}  # oldest first
@@ -218,4 +221,6 @@ class RpcServer:
         if connection in self.connections:
             self.connections.discard(connection)
             self._clients -= not connection.peer_is_member
+            if self._on_closed is not None:
+                self._on_closed(connection)
         self._patience.pop(connection, None)

@@ -31,6 +31,10 @@ from raylog.rpc import Grant
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
 
+TICK_MS: Final = 50
+"""Shortest time between two ticks, and longest from an event to the tick that finds the deadlines it has set."""
+STALE_MS: Final = 1_000
+"""Before a request the time of day is read if it was read longer ago."""
 _FENCE: Final = "fence"
 _ANY_EPOCH: Final = -1
 
@@ -71,6 +75,12 @@ class Machine(Protocol):
     def step(self, event: Any) -> Outbox[Any]:
         """Handle one event."""
 
+    def next_due_ms(self) -> int | None:
+        """Return when a tick has something to do, as things are now; None = never."""
+
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        """Take note of the time of day."""
+
 
 class CoordinatorPorts(Protocol[_RowT_co]):
     """Ports that every kind of coordinator has."""
@@ -86,6 +96,9 @@ class CoordinatorPorts(Protocol[_RowT_co]):
 
     def row_bytes_max(self) -> int:
         """Return the bytes of the largest row that the log takes."""
+
+    def tick_at(self, due_ms: int) -> None:
+        """Request a call of :meth:`CoordinatorRunner.tick` at this time, in place of the one requested before."""
 
     def wake_writer(self) -> None:
         """Request that batches are taken and appended until there are none; may be called again meanwhile."""
@@ -106,12 +119,15 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         ports: CoordinatorPorts[RowT],
         event_for: Callable[[RequestT, int, int], object],
         carry_out: Mapping[type[Any], Callable[[Any], object]],
+        *,
+        ticks: bool = False,
     ) -> None:
         """``machine``: a new one. ``event_for`` makes an event from a request, its number and the time.
 
         ``carry_out`` has functions for the effects that only this kind of coordinator has; each returns the event that
-        is its outcome, or None.
+        is its outcome, or None. ``ticks``: whether the machine has deadlines.
         """
+        self._ticks = ticks
         self._coordinator = machine
         self._ports = ports
         self._event_for = event_for
@@ -126,6 +142,10 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             **carry_out,
         }
         self._runner: Runner[Any, Any] = Runner(machine.step, effects, self._rows, on_defect=ports.fatal)
+        self._due_ms: int | None = None
+        """When the next tick was requested for; None = it was not."""
+        self._ticked_ms = self._looked_ms = 0
+        """When the last tick was, and when the time of day was read last."""
         self.rows_replayed = 0
 
     # ------------------------------------------------------------ life
@@ -138,7 +158,9 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
 
     def serve(self) -> None:
         """Begin to answer, once the log is read to its end."""
-        self._runner.perform(self._coordinator.loaded(self._ports.now_ms(), wall_ms=self._ports.wall_ms()))
+        self._ticked_ms = self._looked_ms = self._ports.now_ms()
+        self._runner.perform(self._coordinator.loaded(self._ticked_ms, wall_ms=self._ports.wall_ms()))
+        self._tick_soon()
 
     def end(self) -> None:
         """Take no more events; open requests are answered with NotCoordinator, so that senders look it up again."""
@@ -152,6 +174,10 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
         if self._runner.is_over:
             request.fail(_ended())
             return
+        if self._ticks and (now_ms := self._ports.now_ms()) - self._looked_ms > STALE_MS:
+            # Not a tick: after a pause of the process, requests come before what is due by itself.
+            self._looked_ms = now_ms
+            self._coordinator.set_clock(now_ms, self._ports.wall_ms())
         number = self._requests.remember(request)
         try:
             event = self._event_for(request, number, self._ports.now_ms())
@@ -164,7 +190,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
             spoiled(request, defect)
             return
         try:
-            self._runner.feed(event)
+            self.feed(event)
         except RecordTooLarge as refusal:  # none of its rows was stored; `fatal` was called, so the log is loaded again
             blamed = self._requests.pop(number, None)
             if blamed is not None:
@@ -175,15 +201,34 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
                 spoiled(blamed, defect)
 
     def feed(self, event: object) -> None:
-        """Take an event that does not come from a request."""
+        """Take an event that does not come from a tick; it may set a deadline, which the next tick finds."""
+        self._tick_soon()
         self._runner.feed(event)
 
     def tick(self) -> None:
         """Advance the time, and drop the requests of closed connections."""
+        self._ticked_ms = self._looked_ms = self._ports.now_ms()
+        self._due_ms = None
+        self.drop_deserted()
+        self._runner.feed(Tick(cause="tick", now_ms=self._ticked_ms, wall_ms=self._ports.wall_ms()))
+        due_ms = self._coordinator.next_due_ms()
+        if due_ms is not None:
+            self._tick_by(max(due_ms, self._ticked_ms + TICK_MS))
+
+    def drop_deserted(self) -> None:
+        """Drop the requests of closed connections."""
         now_ms = self._ports.now_ms()
         for number in self._requests.take_deserted():
-            self._runner.feed(RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
-        self._runner.feed(self._tick_at(now_ms))
+            self.feed(RequestDropped(cause="connection lost", now_ms=now_ms, request=number))
+
+    def _tick_soon(self) -> None:
+        if self._ticks:
+            self._tick_by(self._ports.now_ms() + TICK_MS)
+
+    def _tick_by(self, due_ms: int) -> None:
+        if self._due_ms is None or due_ms < self._due_ms:
+            self._due_ms = due_ms
+            self._ports.tick_at(due_ms)
 
     @property
     def has_rows(self) -> bool:
@@ -201,14 +246,11 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
 
     def sleep_requested(self) -> None:
         """Propose now that this coordinator ends, unless it is in use, because the cluster is about to stop."""
-        self._runner.feed(SleepRequested(cause="sleep requested", now_ms=self._ports.now_ms()))
+        self.feed(SleepRequested(cause="sleep requested", now_ms=self._ports.now_ms()))
 
     def sleep_refused(self) -> None:
         """Continue to serve, because the controller did not agree that this coordinator ends."""
-        self._runner.feed(SleepRefused(cause="sleep refused", now_ms=self._ports.now_ms()))
-
-    def _tick_at(self, now_ms: int) -> Tick:
-        return Tick(cause="tick", now_ms=now_ms, wall_ms=self._ports.wall_ms())
+        self.feed(SleepRefused(cause="sleep refused", now_ms=self._ports.now_ms()))
 
     # ------------------------------------------------------------ effects out
 

@@ -40,7 +40,6 @@ from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)
 
-TICK_S: Final = 0.05
 REGISTER_TIMEOUT_S: Final = 5.0
 RELOAD_PAUSE_S: Final = 0.2
 ENDED_WITHIN_S: Final = 10.0
@@ -77,7 +76,9 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         """The clock by which stored state expires."""
         self._tasks: list[asyncio.Task[None]] = []
         self._proposing: asyncio.Task[None] | None = None
-        self._server = listen(self._on_request, spec, permissions(self.page))
+        self._timer: asyncio.TimerHandle | None = None
+        """The next tick."""
+        self._server = listen(self._on_request, spec, permissions(self.page), on_closed=self._on_closed)
         self.endpoint: tuple[str, int] = ("", 0)
         self._link = ControllerLink(
             find_controller,
@@ -120,7 +121,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self._link.start()
         self._tasks = [
             asyncio.create_task(self._live(), name=f"{self.name} life"),
-            asyncio.create_task(self._keep_ticking(), name=f"{self.name} ticks"),
         ]
 
     async def stop(self) -> None:
@@ -204,7 +204,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         """Do nothing: the log is compacted."""
 
     def ended(self, runner: RunnerT) -> None:
-        """Do nothing: requests are refused by the runner."""
+        """Tick no more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     # ------------------------------------------------------------ events in
 
@@ -229,14 +232,18 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         if self._runner is not None:
             self._reconfigure(self._runner)
 
-    async def _keep_ticking(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if self._runner is not None:
-                try:
-                    self._runner.tick()
-                except Exception as defect:  # `fatal` was called; the ticks of the next load must go on
-                    defects.report(defect, "A tick of a coordinator failed.")
+    def _tick(self) -> None:
+        self._timer = None
+        if self._runner is not None:
+            try:
+                self._runner.tick()
+            except Exception as defect:  # `fatal` was called
+                defects.report(defect, "A tick of a coordinator failed.")
+
+    def _on_closed(self, _: Connection) -> None:
+        """Let the machine forget the requests of a closed connection."""
+        if self._runner is not None:
+            self._runner.drop_deserted()
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
@@ -262,6 +269,13 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
     def row_bytes_max(self) -> int:
         """Return the bytes of the largest row that the log takes."""
         return self._log.rows_bytes_max
+
+    def tick_at(self, due_ms: int) -> None:
+        """Tick the runner at this time."""
+        if self._timer is not None:
+            self._timer.cancel()
+        left_s = max(0, due_ms - self.now_ms()) / 1000
+        self._timer = asyncio.get_running_loop().call_later(left_s, self._tick)
 
     def wake_writer(self) -> None:
         """Let the writer append the waiting rows, together with those of other events in this turn of the loop."""

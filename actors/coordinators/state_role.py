@@ -154,6 +154,9 @@ class StateRole(Role, Generic[RunnerT]):
         """Return the size of the largest row that the log takes, in bytes."""
         return self.runtime.log.rows_bytes_max
 
+    def tick_at(self, due_ms: int) -> None:
+        """Do nothing: no machine of a role has deadlines."""
+
     def wake_writer(self) -> None:
         """Append the rows that wait, soon."""
         self.runtime.wake_writer()

@@ -30,11 +30,13 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
     def __init__(self, machine: CoordinatorMachine, ports: GroupPorts[RowT]) -> None:
         """``machine``: a new one."""
         self._machine = machine
-        super().__init__(machine, ports, event_for, {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)})
+        effects = {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)}
+        super().__init__(machine, ports, event_for, effects, ticks=True)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         """Use these settings from now on."""
         self._machine.reconfigure(settings)
+        self._tick_soon()
 
     def topics_seen(
         self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int, *, feature_level: int

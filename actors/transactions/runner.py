@@ -38,15 +38,16 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
             ev.EndTxn: ports.end_transaction,
             ev.RequestProducerIds: lambda effect: ports.request_producer_ids(effect.count),
         }
-        super().__init__(machine, ports, event_for, own)
+        super().__init__(machine, ports, event_for, own, ticks=True)
 
     def reconfigure(self, settings: TxnSettings) -> None:
         """Apply these settings from now on."""
         self._machine.reconfigure(settings)
+        self._tick_soon()
 
     def marker_written(self, transactional_id: str, writer: Identity, participant: TxnPartition | str) -> None:
         """Note that a participant (a partition or a group) has ended a transaction, or does not exist any more."""
-        self._runner.feed(
+        self.feed(
             ev.MarkerWritten(
                 cause="marker",
                 now_ms=self._ports.now_ms(),
@@ -60,7 +61,7 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
     def producer_ids(self, first: int, count: int) -> None:
         """Take ``count`` producer ids from ``first`` on; ``count`` 0 = none at the moment."""
         granted = ev.ProducerIdsGranted(cause="producer ids", now_ms=self._ports.now_ms(), first=first, count=count)
-        self._runner.feed(granted)
+        self.feed(granted)
 
     def census(self) -> Mapping[str, int]:
         """Return the number of transactional ids by state."""

@@ -78,6 +78,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
 
     def ended(self, runner: _Runner) -> None:
         """Send no more markers, and keep the counters."""
+        super().ended(runner)
         self._markers.abandon()
         self._counted.update(runner.counters())
 

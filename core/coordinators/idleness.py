@@ -50,6 +50,12 @@ class Idleness:
             return False
         return self._hurries or now_ms - self._active_ms >= self._sleep_after_ms
 
+    def due_ms(self) -> int | None:
+        """Return when it has been unused for long enough; None = never by itself, or a proposal is under way."""
+        if self._sleep_after_ms < 0 or self._is_closed:
+            return None
+        return self._active_ms + (0 if self._hurries else self._sleep_after_ms)
+
     def propose(self) -> None:
         """Note that the proposal is under way."""
         self._is_closed = True

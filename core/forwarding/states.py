@@ -237,6 +237,13 @@ class ForwarderStates:
 
     # ------------------------------------------------------------ step
 
+    def next_due_ms(self) -> int | None:
+        """Return None: nothing is due by itself."""
+        return None
+
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        """Do nothing: events have the times that they need."""
+
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event."""
         self.story.append((event.now_ms, event.cause, type(event).__name__))

@@ -118,6 +118,10 @@ class CoordinatorMachine:
         self._consumers.reconfigure(settings)
         self._idleness.reconfigure(settings.sleep_after_ms)
 
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        """Take note of the time of day, in milliseconds since 1970, at this time."""
+        self._wall_ahead_ms = wall_ms - now_ms
+
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
@@ -135,7 +139,8 @@ class CoordinatorMachine:
         milliseconds since 1970 at the same moment: stamps in records are made from it, because they outlive this
         process. Without it (here or in a :class:`Tick`) stamps are -1 and no offset ever expires.
         """
-        self._set_wall_clock(now_ms, wall_ms)
+        if wall_ms is not None:
+            self.set_clock(now_ms, wall_ms)
         require(not self._loaded, "the log is loaded once")
         self._loaded = True
         self._idleness.used(now_ms)
@@ -200,8 +205,8 @@ class CoordinatorMachine:
 
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event and return its effects."""
-        if isinstance(event, Tick):
-            self._set_wall_clock(event.now_ms, event.wall_ms)
+        if isinstance(event, Tick) and event.wall_ms is not None:
+            self.set_clock(event.now_ms, event.wall_ms)
         wall_ms = self._wall_ms(event.now_ms)
         decision = GroupDecision(
             event.cause,
@@ -431,6 +436,20 @@ class CoordinatorMachine:
         described["pending_offsets"] = pending.described(self._pending, group.name, sees=event.sees)
         return described
 
+    def next_due_ms(self) -> int | None:
+        """Return when a tick has something to do, as things are now; None = never.
+
+        It goes through all members: call it after ticks, and tick soon after each other event.
+        """
+        if not self._loaded or self._idleness.is_closed:
+            return None
+        found = [self._next_expiry_ms, *self._consumers.deadlines()]
+        for group in self._groups.values():
+            if group.has_deadlines:
+                found += group.deadlines()
+        idle_ms = None if self._is_in_use() else self._idleness.due_ms()
+        return min(found if idle_ms is None else [*found, idle_ms])
+
     def _tick(self, decision: GroupDecision) -> None:
         # A group without members and without pending member ids has no deadlines: the usual case in a quiet cluster.
         for group in list(self._groups.values()):
@@ -469,18 +488,15 @@ class CoordinatorMachine:
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
         """Propose to end if nothing is left to do. What has expired is deleted first; the next coordinator goes on."""
-        if not self._idleness.is_due(decision.now_ms):
-            return
-        if self._consumers.has_members or any(group.has_deadlines for group in self._groups.values()):
+        if not self._idleness.is_due(decision.now_ms) or self._is_in_use():
             return
         self._expire(decision)
         if self._next_expiry_ms > decision.now_ms:  # else more has expired than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
 
-    def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
-        if wall_ms is not None:
-            self._wall_ahead_ms = wall_ms - now_ms
+    def _is_in_use(self) -> bool:
+        return self._consumers.has_members or any(group.has_deadlines for group in self._groups.values())
 
     def _wall_ms(self, now_ms: int) -> int:
         return -1 if self._wall_ahead_ms is None else now_ms + self._wall_ahead_ms

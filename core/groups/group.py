@@ -8,7 +8,7 @@ rounds; this module keeps the facts and checks them. Called by ``rebalance.py`` 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from raylog.core.coordinators.sizes import row_bytes, wire_bytes
@@ -112,6 +112,16 @@ class Group:
     def has_deadlines(self) -> bool:
         """Return whether time can change the group: it has members, pending member ids, or a round under way."""
         return bool(self.members or self.pending) or self.join_deadline_ms is not None
+
+    def deadlines(self) -> Iterator[int]:
+        """Yield the times, in ms, at which :func:`rebalance.tick` has something to do."""
+        yield from self.pending.values()
+        for member in self.members.values():
+            if not member.parked:
+                yield member.session_deadline_ms
+        for due_ms in (self.join_deadline_ms, self.sync_deadline_ms):
+            if due_ms is not None:
+                yield due_ms
 
     @property
     def protocol(self) -> str:

@@ -105,6 +105,10 @@ class TransactionMachine:
         self._room.reconfigure(settings)
         self._idleness.reconfigure(settings.sleep_after_ms)
 
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        """Take note of the time of day, in milliseconds since 1970, at this time."""
+        self._wall_ahead_ms = wall_ms - now_ms
+
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
@@ -124,7 +128,8 @@ class TransactionMachine:
         whole timeout again.
         """
         require(not self._loaded, "the log is loaded once")
-        self._set_wall_clock(now_ms, wall_ms)
+        if wall_ms is not None:
+            self.set_clock(now_ms, wall_ms)
         self._loaded = True
         self._idleness.used(now_ms)
         self._next_expiry_ms = now_ms + self._settings.expiration_check_ms
@@ -155,7 +160,8 @@ class TransactionMachine:
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event and return its effects."""
         if isinstance(event, Tick):
-            self._set_wall_clock(event.now_ms, event.wall_ms)
+            if event.wall_ms is not None:
+                self.set_clock(event.now_ms, event.wall_ms)
         else:
             self.story.append((event.now_ms, event.cause, type(event).__name__))
         wall_ms = self._wall_ms(event.now_ms)
@@ -367,6 +373,20 @@ class TransactionMachine:
 
     # ------------------------------------------------------------ time
 
+    def next_due_ms(self) -> int | None:
+        """Return when a tick has something to do, as things are now; None = never."""
+        if not self._loaded or self._idleness.is_closed:
+            return None
+        is_used = bool(self._timeouts or self._ending or self._waiting)
+        found = (
+            self._next_expiry_ms,
+            self._timeouts.next_ms(),
+            self._waiting.next_ms(),
+            self._ids.due_ms() if self._waiting.is_awaited(_IDS) else None,
+            None if is_used else self._idleness.due_ms(),
+        )
+        return min(due_ms for due_ms in found if due_ms is not None)
+
     def _tick(self, decision: TxnDecision) -> None:
         for name in self._timeouts.past(decision.now_ms):
             txn = self._txns[name]
@@ -411,10 +431,6 @@ class TransactionMachine:
         if self._next_expiry_ms > decision.now_ms:  # else more ids have expired than one tick deletes
             self._idleness.propose()
             decision.propose_sleep()
-
-    def _set_wall_clock(self, now_ms: int, wall_ms: int | None) -> None:
-        if wall_ms is not None:
-            self._wall_ahead_ms = wall_ms - now_ms
 
     def _wall_ms(self, now_ms: int) -> int:
         return -1 if self._wall_ahead_ms is None else now_ms + self._wall_ahead_ms

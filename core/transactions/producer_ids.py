@@ -33,6 +33,10 @@ class ProducerIds:
         self._next += 1
         return taken
 
+    def due_ms(self) -> int | None:
+        """Return from when on :meth:`request` may be repeated; None = ids are there, or on their way."""
+        return None if self._is_requested or not self.is_empty else self._due_ms
+
     def request(self, now_ms: int) -> bool:
         """Note that ids are needed; returns whether they are to be requested now."""
         if not self.is_empty or self._is_requested or now_ms < self._due_ms:

@@ -33,6 +33,12 @@ class Timeouts:
         """Forget the deadline of a transaction."""
         self._due.pop(name, None)
 
+    def next_ms(self) -> int | None:
+        """Return the first deadline; None = there is none."""
+        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
     def past(self, now_ms: int) -> Iterator[str]:
         """Yield the transactions past their deadlines; each has to be cleared, or it is yielded again."""
         while self._heap and self._heap[0][0] <= now_ms:

@@ -66,6 +66,10 @@ class Waiting(Generic[EventT]):
                 found.append(event)
         return found
 
+    def next_ms(self) -> int | None:
+        """Return a time up to which no request has waited for too long; None = none waits."""
+        return self._due[0][0] if self._key_of else None
+
     def is_awaited(self, key: str) -> bool:
         """Return whether a request waits under a key."""
         return key in self._behind

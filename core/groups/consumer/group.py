@@ -7,7 +7,7 @@ by the next one: members go on in their epochs, so that a failover causes no reb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from raylog.core.decision import RequestId
@@ -145,6 +145,15 @@ class ConsumerGroup:
         """Return the assignor that most members prefer; on a tie, or without preferences, the default one."""
         wishes = sorted(member.assignor for member in self.members.values() if member.assignor)
         return max([DEFAULT_ASSIGNOR, *wishes], key=wishes.count) if wishes else DEFAULT_ASSIGNOR
+
+    def deadlines(self) -> Iterator[int]:
+        """Yield the times, in ms, at which members are removed or answered, or the next target is computed."""
+        for session in self.sessions.values():
+            yield session.deadline_ms if session.parked is None else session.parked_until_ms
+            if session.revoke_deadline_ms is not None:
+                yield session.revoke_deadline_ms
+        if self.assign_due:
+            yield self.assign_at_ms
 
     def is_torn(self) -> bool:
         """Return whether a crash cut a step's records short: the targets do not have every partition exactly once."""

@@ -327,6 +327,13 @@ class ConsumerGroups:
             self._known = {topic: facts for topic, facts in self._known.items() if topic in read}
             self._look_up(self._requested, decision)
 
+    def deadlines(self) -> Iterator[int]:
+        """Yield the times, in ms, at which :meth:`tick` has something to do."""
+        for group in self._groups.values():
+            yield from group.deadlines()
+        if self._groups:
+            yield self._next_check_ms
+
     def drop_request(self, request: RequestId) -> bool:
         """Forget a heartbeat whose connection is closed; return whether it waited here."""
         for group in self._groups.values():

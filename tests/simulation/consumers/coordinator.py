@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
+from raylog.actors.coordinators.runner import TICK_MS
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
@@ -70,9 +71,12 @@ class _Checked(CoordinatorMachine):
     """The machine, which checks itself after each step."""
 
     is_checked = True
+    had_effects = False
+    """Whether the last step had any."""
 
     def step(self, event: Event) -> Outbox[object]:  # type: ignore[override]
         out = super().step(event)
+        self.had_effects = bool(out.now or out.after_sync)
         if self.is_checked:
             try:
                 self.validate()
@@ -90,7 +94,9 @@ class Coordinator:
         self.is_alive = True
         self.paused_until_us = 0
         self.runner: GroupCoordinatorRunner[Call, Row] | None = None
-        self.machine: CoordinatorMachine | None = None
+        self.machine: _Checked | None = None
+        self._due_ms = 0
+        """When the runner has requested its next tick for."""
         self._loads = 0
         self._is_writing = False
         self._calls: list[Call] = []
@@ -162,7 +168,10 @@ class Coordinator:
         if loads != self._loads or self.runner is None or self._is_asleep(self._tick, loads):
             return
         self.world.after(TICK_US, self._tick, loads)
+        due_ms = self._due_ms
         self.runner.tick()
+        if self.machine is not None and self.machine.had_effects and self.now_ms() + TICK_MS < due_ms:
+            raise Violation("CL6", f"a tick has something to do, and the next one was requested for {due_ms} ms")
 
     # ------------------------------------------------------------ the runner's ports
 
@@ -183,6 +192,10 @@ class Coordinator:
     def row_bytes_max(self) -> int:
         """Return the bytes of the largest row that the log takes."""
         return 1_000_000
+
+    def tick_at(self, due_ms: int) -> None:
+        """Note it. This world ticks all the time: it checks that a tick was requested when one has something to do."""
+        self._due_ms = due_ms
 
     def wake_writer(self) -> None:
         """Append what waits, one batch at a time."""

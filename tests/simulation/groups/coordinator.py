@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from raylog.actors.coordinators.runner import fence_row
+from raylog.actors.coordinators.runner import TICK_MS, fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
@@ -98,6 +98,8 @@ class Coordinator:
         self._requests: dict[int, Call] = {}
         """Requests that this load has received and not answered, by the runner's numbers."""
         self._coming: Call | None = None
+        self._due_ms = 0
+        """When the runner has requested its next tick for."""
         self._answers = Answers(simulation.books, 0, 0)
         self._deadlines = self._new_deadlines()
         self._event: ev.Event | None = None
@@ -263,7 +265,9 @@ class Coordinator:
         self._event = event
         self.simulation.machine_steps += 1
         request: int = getattr(event, "request", 0)
-        call, self._coming = self._coming, None
+        call = None
+        if request and not isinstance(event, ev.RequestDropped):
+            call, self._coming = self._coming, None
         self._deadlines.began(self.world.now_ms)
         if call is not None:
             call.request = request
@@ -286,6 +290,8 @@ class Coordinator:
             answers.stepped()
             deadlines.stepped(is_tick=is_tick)
             return
+        if is_tick and self.now_ms() + TICK_MS < self._due_ms:
+            raise Violation("L1", f"a tick has something to do, and the next one was requested for {self._due_ms} ms")
         effects = [*out.now, *out.after_sync]
         for effect in effects:
             if isinstance(effect, ev.AppendRecords):
@@ -401,6 +407,10 @@ class Coordinator:
     def row_bytes_max(self) -> int:
         """Return the bytes of the largest row that the log takes."""
         return 1_000_000
+
+    def tick_at(self, due_ms: int) -> None:
+        """Note it. This world ticks all the time: it checks that a tick was requested when one has something to do."""
+        self._due_ms = due_ms
 
     def wake_writer(self) -> None:
         """Append the pending rows, unless a batch is in flight."""

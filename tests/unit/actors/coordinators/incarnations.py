@@ -130,6 +130,9 @@ class Incarnation:
     def row_bytes_max(self) -> int:
         return 1_000_000
 
+    def tick_at(self, due_ms: int) -> None:
+        """Nothing: the test ticks."""
+
     def wake_writer(self) -> None:
         """Nothing: the test stores."""
 

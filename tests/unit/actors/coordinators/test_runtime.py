@@ -44,6 +44,12 @@ class Sums:
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Any]:
         return Outbox()
 
+    def next_due_ms(self) -> int | None:
+        return None
+
+    def set_clock(self, now_ms: int, wall_ms: int) -> None:
+        """Nothing."""
+
     def step(self, event: Any) -> Outbox[Any]:
         number, name, more = event
         decision = Decision("add", 0, apply=lambda row: self.replay(*row))
@@ -148,6 +154,9 @@ class Owner:
 
     def row_bytes_max(self) -> int:
         return 1_000
+
+    def tick_at(self, due_ms: int) -> None:
+        """Nothing: the test ticks."""
 
     def wake_writer(self) -> None:
         self.runtime.wake_writer()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.coordinators.runner import fence_row
+from raylog.actors.coordinators.runner import TICK_MS, fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import (
@@ -43,7 +43,7 @@ class Ports:
     """A stopped clock, and a log in memory that stores on the test's command."""
 
     def __init__(self, settings: GroupSettings | None = None) -> None:
-        self.time_ms = 0
+        self.time_ms = self.due_ms = 0
         self.log: list[Row] = []
         self.proposals = 0
         self.reasons: list[str] = []
@@ -65,6 +65,9 @@ class Ports:
 
     def row_bytes_max(self) -> int:
         return self.largest_row
+
+    def tick_at(self, due_ms: int) -> None:
+        self.due_ms = due_ms
 
     def wake_writer(self) -> None:
         pass
@@ -243,3 +246,35 @@ def test_a_row_that_the_log_would_refuse_is_an_answer_to_its_request() -> None:
     assert not error.retriable
     assert len(ports.reasons) == 1, "what the machine has decided is loaded again without it"
     assert stored.answers == []
+
+
+def ticks(ports: Ports, until_ms: int) -> list[int]:
+    """Tick whenever that was requested, and return the times."""
+    found = []
+    while ports.due_ms <= until_ms:
+        ports.time_ms = ports.due_ms
+        ports.runner.tick()
+        found.append(ports.time_ms)
+        assert ports.due_ms > ports.time_ms
+    return found
+
+
+def test_a_coordinator_that_is_not_used_ticks_for_its_checks_alone(ports: Ports) -> None:
+    check_ms = GroupSettings().offsets_retention_check_ms
+    assert ticks(ports, 3 * check_ms) == [TICK_MS, check_ms, 2 * check_ms, 3 * check_ms]
+
+
+def test_what_an_event_makes_due_is_found_soon_and_done_in_time(ports: Ports) -> None:
+    ticks(ports, 1_000)
+    ports.time_ms = 1_000
+    ports.send("join_group", "g", "", None, "reader", 10_000, 60_000, "consumer", [["range", b""]])
+    assert ticks(ports, 60_000) == [1_000 + TICK_MS, 11_000]
+    assert not ports.machine.census(), "the member id that was handed out is forgotten"
+
+
+def test_a_time_of_day_that_was_read_long_ago_is_read_again_before_a_request(ports: Ports) -> None:
+    ports.time_ms = 5_000
+    ports.send("offset_commit", *commit_args(0))
+    ports.store()
+    assert ports.log[-1][1] is not None
+    assert 5_000 in ports.log[-1][1], "the commit has its time"

@@ -33,6 +33,21 @@ class Durability(Protocol):
         """Request that what was written becomes durable; the owner then has to call :meth:`Runner.release`."""
 
 
+class AlwaysDurable:
+    """The :class:`Durability` of a machine that keeps no log of its own: nothing waits."""
+
+    def end(self) -> int:
+        """Return 0."""
+        return 0
+
+    def durable_end(self) -> int:
+        """Return 0."""
+        return 0
+
+    def kick(self) -> None:
+        """Do nothing."""
+
+
 class Runner(Generic[EventT, EffectT]):
     """Feeds events to a machine and carries out the effects that it decides on.
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from raylog.actors.answering import answering
+from raylog.actors.coordinators.state_role import until_committed
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
+from raylog.actors.runner import AlwaysDurable, Runner
 from raylog.actors.scheduling import requests
 from raylog.actors.scheduling.bodies import Bodies, copies_for
 from raylog.actors.scheduling.checkpoints import joined, pieces
@@ -83,8 +84,6 @@ class SchedulerRole(Role):
         self._waiting_halves: dict[int, asyncio.Future[Standings]] = {}
         self._halves_waiters: set[asyncio.Future[None]] = set()
         self._last_request = 0
-        self._inbox: deque[ev.Event] = deque()
-        self._is_feeding = False
         self._reading = asyncio.Lock()
         self._timer: asyncio.TimerHandle | None = None
         self._trouble: asyncio.Future[None] | None = None
@@ -121,7 +120,23 @@ class SchedulerRole(Role):
         self._runs = RunReader(self.host.log)
         machine = SchedulerMachine(self._runs.part, self.settings)
         machine.halves.follow(policy_of(self.host.config))
+        effects: dict[type[Any], Callable[[Any], None]] = {
+            ev.Append: lambda effect: self.host.spawn(self._append_row(effect.row), "scheduler row"),
+            ev.Resolve: lambda effect: self.deliveries.resolve(effect.keys),
+            ev.Deliver: lambda effect: self.host.spawn(self.deliveries.deliver(effect.batch), "scheduler delivery"),
+            ev.TakeProducer: lambda _: self.host.spawn(self._take_producer(), "scheduler producer id"),
+            ev.Answer: self._answer,
+            ev.HalvesAnswer: self._answer_halves,
+            ev.Trim: lambda effect: self.host.spawn(self._trim(effect.before_offset), "scheduler trim"),
+        }
+        self._runner: Runner[ev.Event, ev.Effect] = Runner(
+            machine.step, effects, AlwaysDurable(), on_defect=self._spoiled
+        )
         return machine
+
+    def _spoiled(self, reason: str) -> None:
+        """Log why a step failed; its error ends the process, since only the log has the valid state."""
+        logger.error("%s: %s", self.host.partition, reason)
 
     async def _live(self) -> None:
         await self.clock.set()
@@ -146,20 +161,10 @@ class SchedulerRole(Role):
 
     async def _load(self) -> None:
         self.machine = self._new_machine()
-        self._inbox.clear()
-        end = self.host.log.log_end_offset
-        await self._until_committed(end)
+        end = await until_committed(self.host)
         offset = await self._restore()
         await self._replay(offset, end)
         self.feed(ev.Loaded(now_ms=self.now_ms(), producer_id=await self._new_producer()))
-
-    async def _until_committed(self, end: int) -> None:
-        """Wait until the log is committed up to ``end``."""
-        while True:
-            found = await self.host.list_offsets(-1)
-            if found.offset >= end:
-                return
-            await asyncio.sleep(0.02)
 
     async def _restore(self) -> int:
         """Restore the newest checkpoint, if there is one; returns the offset from which to replay the log."""
@@ -288,39 +293,20 @@ class SchedulerRole(Role):
                 waiter.set_result(None)
 
     def feed(self, event: ev.Event) -> None:
-        self._inbox.append(event)
-        if self._is_feeding:
-            return
-        self._is_feeding = True
-        try:
-            while self._inbox:
-                for effect in self.machine.step(self._inbox.popleft()).now:
-                    self._carry_out(effect)
-        finally:
-            self._is_feeding = False
+        """Let the machine handle an event, and set the timer for what it has due next."""
+        self._runner.feed(event)
         self._set_timer()
 
-    def _carry_out(self, effect: ev.Effect) -> None:
-        match effect:
-            case ev.Append():
-                self.host.spawn(self._append_row(effect.row), "scheduler row")
-            case ev.Resolve():
-                self.deliveries.resolve(effect.keys)
-            case ev.Deliver():
-                self.host.spawn(self.deliveries.deliver(effect.batch), "scheduler delivery")
-            case ev.TakeProducer():
-                self.host.spawn(self._take_producer(), "scheduler producer id")
-            case ev.Answer():
-                answer = self._waiting.pop(effect.request, None)
-                if answer is not None and not answer.done():
-                    answer.set_result(effect.outcomes)
-            case ev.HalvesAnswer():
-                about = self._waiting_halves.pop(effect.request, None)
-                if about is not None and not about.done():
-                    about.set_result(effect.standings)
-                self._halves_changed()
-            case ev.Trim():
-                self.host.spawn(self._trim(effect.before_offset), "scheduler trim")
+    def _answer(self, effect: ev.Answer) -> None:
+        answer = self._waiting.pop(effect.request, None)
+        if answer is not None and not answer.done():
+            answer.set_result(effect.outcomes)
+
+    def _answer_halves(self, effect: ev.HalvesAnswer) -> None:
+        answer = self._waiting_halves.pop(effect.request, None)
+        if answer is not None and not answer.done():
+            answer.set_result(effect.standings)
+        self._halves_changed()
 
     def _set_timer(self) -> None:
         self._stop_timer()

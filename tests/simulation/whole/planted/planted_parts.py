@@ -163,10 +163,7 @@ PART_BUGS: Final = (
         ("W86", "W7", "W6", "W9", "W10"),
         LiveRows,
         "__iter__",
-        Edit(
-            "if row is not None:\n                yield row",
-            "if row is None:\n                return\n            yield row",
-        ).of,
+        Edit("if row is not None:\n            yield row", "if row is None:\n            return\n        yield row").of,
     ),
     _bug(
         "a coordinator does not load a log with a row that is none",

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.admin import FORWARDED
 from raylog.protocol.message import Description, Int16, Int32, Int64, Message, Names
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
@@ -159,7 +158,7 @@ INIT_PRODUCER_ID: Final = Method(
 FIND_COORDINATOR: Final = Method(
     "find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, TOKEN, TokenScope.COORDINATOR
 )
-CLOCK: Final = Method("clock", ClockRequest, ClockReply, CLUSTER, since=QUEUES_LEVEL)
+CLOCK: Final = Method("clock", ClockRequest, ClockReply, CLUSTER)
 BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
 
 BROKER: Final = Endpoint.of(

@@ -247,8 +247,8 @@ REGISTER_COORDINATOR: Final = Method(
 )
 SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, SessionHeartbeatReply, CLUSTER)
 ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
-SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER, since=2)
-SLEEP_COORDINATOR: Final = Method("sleep_coordinator", SleepCoordinatorRequest, Empty, CLUSTER, since=2)
+SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER)
+SLEEP_COORDINATOR: Final = Method("sleep_coordinator", SleepCoordinatorRequest, Empty, CLUSTER)
 RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)
 ALLOCATE_PRODUCER_IDS: Final = Method(
     "allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsReply, CLUSTER

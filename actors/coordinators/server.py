@@ -27,9 +27,7 @@ from raylog.actors.listening import open_endpoint
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
-from raylog.core.features import FIRST_LEVEL
 from raylog.core.invariants import InvariantBroken
-from raylog.protocol.broker import METADATA
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
     SLEEP_COORDINATOR,
@@ -79,8 +77,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self._name = f"{spec.kind} coordinator {spec.index}"
         self._epoch = -1
         self._identity: Identity | None = None
-        self._feature_level = FIRST_LEVEL
-        """The cluster's feature level when the leader of the log was last looked up."""
         self._registered = asyncio.Event()
         self._runner: RunnerT | None = None
         """None: the coordinator loads, or is asleep."""
@@ -296,8 +292,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
-        found = METADATA.read_reply(reply.args)
-        self._feature_level = found.feature_level
         row: list[Any] = reply.args[3][0]
         return row
 

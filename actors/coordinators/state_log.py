@@ -90,7 +90,7 @@ class StateLog:
     @property
     def share(self) -> KeyShare:
         """The keys that belong to this partition, by the topic when its leader was last looked up."""
-        return KeyShare(self._partition, self._partitions, self.config)
+        return KeyShare(self._partition, self._partitions)
 
     def become(self, identity: Identity) -> None:
         """Use this producer id and epoch from now on; sequences start at 0."""

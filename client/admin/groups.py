@@ -89,7 +89,7 @@ class AsyncGroups:
                 )
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
-        keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
+        keys = keys_of_each_coordinator(len(topic.partitions))
         answers = await outcomes(lambda each: add(*each), enumerate(keys))
         for answer in answers:
             if isinstance(answer, BaseException):
@@ -223,16 +223,13 @@ class AsyncGroups:
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
-def keys_of_each_coordinator(partitions: int, prefix: str = "", *, config: Mapping[str, str]) -> list[str]:
-    """For each of so many coordinator partitions a key that brokers hash to it; each key begins with `prefix`.
-
-    `config`: of the topic with the coordinators' state, since it determines the hash.
-    """
+def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
+    """For each of so many coordinator partitions a key that brokers hash to it; each key begins with `prefix`."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
         key = f"{prefix}{number}"
-        keys.setdefault(coordinator_partition(key, partitions, config), key)
+        keys.setdefault(coordinator_partition(key, partitions), key)
         number += 1
     return [keys[index] for index in range(partitions)]
 

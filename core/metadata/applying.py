@@ -17,7 +17,6 @@ from raylog.core.metadata.records import (
     BrokerResumed,
     BrokerStopped,
     ClusterAltered,
-    ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
@@ -46,11 +45,6 @@ DELETED_TOPICS_MAX = 10_000
 def _cluster_created(image: ImageTables, record: ClusterCreated) -> None:
     require(not image.cluster_id, "a cluster is created once")
     image.cluster_id = record.cluster_id
-    image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
-
-
-def _cluster_configured(image: ImageTables, record: ClusterConfigured) -> None:
-    # Written before there were alterations: it does not say where the values come from.
     image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
 
 
@@ -271,7 +265,6 @@ def _existing(image: ImageTables, topic: str, partition: int) -> PartitionState:
 
 APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     ClusterCreated: _cluster_created,
-    ClusterConfigured: _cluster_configured,
     ClusterAltered: _cluster_altered,
     ControllerStarted: _controller_started,
     BrokerRegistered: _broker_registered,

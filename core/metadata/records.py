@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import ClassVar, TypeVar
 
-from raylog.core.features import ALTERING_LEVEL, FIRST_LEVEL
+from raylog.core.features import FIRST_LEVEL
 from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.partition import NO_ELECTION_YET
 
@@ -72,14 +72,6 @@ class ClusterCreated(MetadataRecord):
 
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterConfigured(MetadataRecord):
-    """The cluster's configuration is now this, all of it. Written below feature level 6 (:class:`ClusterAltered`)."""
-
-    config: Mapping[str, str]
-
-
-@_record
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAltered(MetadataRecord):
     """The cluster's configuration is now this, all of it, with its sources.
 
@@ -88,7 +80,6 @@ class ClusterAltered(MetadataRecord):
     cluster runs; empty = not known.
     """
 
-    LEVEL: ClassVar[int] = ALTERING_LEVEL
     config: Mapping[str, str]
     given: Mapping[str, str]
     altered: Mapping[str, str]
@@ -235,7 +226,6 @@ class PartitionAsleep(PartitionChanged):
     ``asleep`` is a :class:`~raylog.core.partition.SleepPoint` as a row. The next :class:`PartitionChanged` wakes it.
     """
 
-    LEVEL: ClassVar[int] = 2
     asleep: tuple[int, ...]
 
 
@@ -244,7 +234,6 @@ class PartitionAsleep(PartitionChanged):
 class PartitionsBornAsleep(MetadataRecord):
     """The new partitions from ``first`` up to ``end`` (exclusive) sleep; each is led by the first of its replicas."""
 
-    LEVEL: ClassVar[int] = 2
     topic: str
     first: int
     end: int

@@ -23,7 +23,7 @@ from raylog.client.admin.topic_ids import current_topic_ids
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.tasks import outcomes
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.coordinators.hashing import coordinator_partition
@@ -236,7 +236,7 @@ def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
 
 def _member(row: DescribedMember) -> MemberDescription:
     try:
-        assigned = read_assignment(row.assignment)
+        assigned = decode_assignment(row.assignment)
     except ValueError:
         assigned = ()  # another kind of client: only its members can read the assignment
     return MemberDescription(

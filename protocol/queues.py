@@ -241,7 +241,7 @@ class ReadShareStateRequest(Message, frozen=True):
     queue_topic_id: str
     queue_partition: Int64
     leader_epoch: Int32
-    queue_partitions: Int64 = 0
+    queue_partitions: Int64
 
 
 class ReadShareStateReply(Message, frozen=True):

@@ -295,7 +295,7 @@ class BrokerServer:
         # Only now is the cluster's configuration known; its sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         pace = vouching_pace(image.config)
-        self._vouching.begin(registered.controller_epoch, pace, is_understood=registered.vouching)
+        self._vouching.begin(registered.controller_epoch, pace)
         self._registered.set()
         self._settled.set()
         if self._supervisor is None:

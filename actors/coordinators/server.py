@@ -160,8 +160,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         registered = REGISTER_COORDINATOR.read_reply(reply.args)
         self._epoch = registered.epoch
         self._identity = Identity(registered.producer_id, registered.producer_epoch)
-        if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, which may be old
-            self._configure(registered.cluster_config)
+        self._configure(registered.cluster_config)  # Ray restarts a process with its first arguments, which may be old
         self._registered.set()
 
     async def _live(self) -> None:

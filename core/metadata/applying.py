@@ -67,7 +67,6 @@ def _broker_registered(image: ImageTables, record: BrokerRegistered) -> None:
         port=record.port,
         directory_id=record.directory_id,
         levels=LevelRange(record.lowest_level, record.highest_level),
-        awake_max=record.awake_max,
         capacity=record.capacity,
         stopped=held is not None and held.stopped,
     )

@@ -20,7 +20,7 @@ class MetadataRequest(Message, frozen=True):
 
     ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
     ``known_version``: the version of an earlier reply about these topics; if nothing has changed since, the reply says
-    so and lists nothing. -1 = none. A server of an earlier release does not know the field, and lists everything.
+    so and lists nothing. -1 = none.
     """
 
     topics: Names | None
@@ -82,8 +82,8 @@ class MetadataReply(Message, frozen=True):
     """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
 
     ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
-    ``feature_level``: the cluster's; a server of an earlier release does not name it. ``is_unchanged``: the version is
-    the one that the request knows; brokers and topics are left out.
+    ``feature_level``: the cluster's. ``is_unchanged``: the version is the one that the request knows; brokers and
+    topics are left out.
     """
 
     cluster_id: str

@@ -298,8 +298,7 @@ class OffsetDeleteResult(Message, frozen=True):
 class ListGroupsRequest(Message, frozen=True):
     """List the groups of this coordinator; only those of these states and types, if any are named.
 
-    A coordinator of an earlier release answers with all of them. ``coordinator``: the number of the coordinator that
-    the sender takes this one for; another one refuses. -1 = any, as in earlier releases.
+    ``coordinator``: the number of the coordinator that the sender takes this one for; another one refuses. -1 = any.
     """
 
     states: Names = ()

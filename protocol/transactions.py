@@ -86,9 +86,8 @@ class ListTransactionsRequest(Message, frozen=True):
     """List the transactional ids of this coordinator.
 
     ``states``: as in Kafka, such as ``Ongoing``; none = all. ``longer_than_ms``: open for so long; -1 = any.
-    ``transactional_id_prefix``: only ids that begin with it; earlier releases list the others, too. ``coordinator``:
-    the number of the coordinator that the sender takes this one for; another one refuses. -1 = any, as in earlier
-    releases.
+    ``transactional_id_prefix``: only ids that begin with it. ``coordinator``: the number of the coordinator that the
+    sender takes this one for; another one refuses. -1 = any.
     """
 
     states: Names = ()

@@ -94,11 +94,7 @@ class AsyncGroups:
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [  # a coordinator of an earlier release ignores the filters
-            GroupListing(name, protocol_type, state, kind)
-            for name, protocol_type, state, kind in sorted(found)
-            if (not request.states or state in request.states) and (not request.types or kind in request.types)
-        ]
+        return [GroupListing(*row) for row in sorted(found)]
 
     async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
         """Whether a partition of the offsets topic was ever written to; True if that cannot be found out.

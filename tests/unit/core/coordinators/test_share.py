@@ -57,5 +57,4 @@ def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[M
 
 
 def test_a_list_may_be_requested_of_any_coordinator() -> None:
-    """As earlier releases do."""
     assert KeyShare(3, 5).list_refusal(-1) is None

@@ -151,8 +151,7 @@ class ConsumerKeywords(ClientKeywords, total=False):
     group_protocol: Literal["classic", "consumer"] | None
     """`consumer`: the coordinator assigns, and a member reads on while others come and go (KIP-848); `classic`: a
     member assigns. All members of a group use the same one. Default: `consumer`; but `classic` with
-    `partition_assignment_strategy`, in a group that has classic members, and in a cluster below feature level 5.
-    Kafka's default is `classic`.
+    `partition_assignment_strategy`, and in a group that has classic members. Kafka's default is `classic`.
     """
     group_remote_assignor: str | None
     """How the coordinator assigns: `uniform` or `range`; none: it chooses. Any value makes `group_protocol`

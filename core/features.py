@@ -12,30 +12,9 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 LEVELS: Final[Mapping[int, str]] = {
-    1: "0.2.0: the first; everything else",
-    2: "0.2.0: partitions sleep: metadata records `PartitionAsleep` and `PartitionsBornAsleep`; topics are compacted",
-    3: "0.2.0: transactions: coordinators of kind `transaction`, markers in partitions, pending offsets of groups; "
-    "topics with `message.timestamp.type=LogAppendTime` or a `compression.type` of their own",
-    4: "0.2.0: time and queues: topics `__scheduled`, `__share_state` and `__undeliverable`; delayed records, queues, "
-    "dead letters; Kafka's hash from a group to its coordinator",
-    5: "0.2.0: groups of the consumer protocol (KIP-848): their records in `__consumer_offsets`",
-    6: "0.2.0: the cluster's settings are altered while it runs: metadata record `ClusterAltered`",
+    1: "1.0.0: the first; everything",
 }
 """Every level that was ever given out, and what came with it."""
-COMPACTION_LEVEL: Final = 2
-"""From this level on a topic may have `cleanup.policy=compact`."""
-TRANSACTIONS_LEVEL: Final = 3
-"""From this level on producers may have a transactional id."""
-REWRITING_LEVEL: Final = 3
-"""From this level on a topic may have `message.timestamp.type=LogAppendTime`, and a `compression.type`."""
-HASH_LEVEL: Final = 4
-"""From this level on the topics of coordinators are created with Kafka's hash (``core/coordinators/hashing.py``)."""
-QUEUES_LEVEL: Final = 4
-"""From this level on records may be delayed, topics read as queues, and expired records go to dead-letter topics."""
-CONSUMER_GROUPS_LEVEL: Final = 5
-"""From this level on groups may use the consumer protocol."""
-ALTERING_LEVEL: Final = 6
-"""From this level on the cluster's settings may be altered while it runs."""
 FIRST_LEVEL: Final = 1
 """The level of a cluster whose metadata has no level, and of a broker that registers without one."""
 

@@ -21,7 +21,7 @@ from sqlalchemy.exc import IntegrityError
 
 from raylog.client.guard import NotPickled
 from raylog.client.types import Record
-from raylog.core.errors import InvalidRecord, InvalidRequest, did_you_mean
+from raylog.core.errors import InvalidRecord, InvalidRequest, OutboxNotInitialized, did_you_mean
 from raylog.core.ids import TopicPartition
 from raylog.outbox.encoding import TXID_HEADER
 from raylog.outbox.engines import begin, connect
@@ -36,8 +36,6 @@ POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100
 HASHED: Final = "raylog-sha256:"
 """Prefix of a txid that is stored as its hash."""
-PADDING: Final = ("mysql", "mariadb")
-"""Databases that pad the shorter text with blanks before they compare two: "a" equals "a "."""
 DUPLICATE_KEY: Final = 1062
 
 
@@ -82,8 +80,6 @@ class Inbox(NotPickled):
         """The consumer given to `seek`, which knows the topics' ids."""
         self._ids: dict[TopicPartition, str] = {}
         """By partition: the id of the topic that its position in the database belongs to, once that is committed."""
-        self._keeps_ids: bool | None = None
-        """Whether the database has the table of topic ids; None = not looked up yet."""
 
     @contextmanager
     def transaction(self, record: Record, txid: str | None = None) -> Iterator[Connection | None]:
@@ -143,28 +139,13 @@ class Inbox(NotPickled):
     def _check(self, db: Connection) -> None:
         if db.engine not in self._checked:
             checked_settings(db)
+            if not inspect(db).has_table(position_topics.name):  # `init` adds tables that are missing
+                raise OutboxNotInitialized()
             self._checked.add(db.engine)
 
     def _note(self, db: Connection, name: bytes) -> bool:
-        """Note a txid; False when it is noted already. Txids that the database equates still get a note each."""
-        text = stored_txid(name)
-        noted = {"consumer": self.consumer, "at": now_ms()}
-        if db.dialect.name not in PADDING:
-            return _insert_new(db, processed, {**noted, "txid": text})
-        if text.endswith(" "):
-            if self._has_exactly(db, text):  # noted by a release that took them for the same
-                return False
-            return _insert_new(db, processed, {**noted, "txid": hashed(name)})
-        if _insert_new(db, processed, {**noted, "txid": text}):
-            return True
-        if self._has_exactly(db, text):
-            return False
-        return _insert_new(db, processed, {**noted, "txid": hashed(name)})  # what is there has blanks behind it
-
-    def _has_exactly(self, db: Connection, text: str) -> bool:
-        """Whether the row of a txid has exactly these characters; sees what other transactions have just committed."""
-        place = (processed.c.consumer == self.consumer, processed.c.txid == text)
-        return db.scalar(select(processed.c.txid).where(*place).with_for_update(read=True)) == text
+        """Note a txid; False when it is noted already."""
+        return _insert_new(db, processed, {"consumer": self.consumer, "at": now_ms(), "txid": stored_txid(name)})
 
     def _advance(self, db: Connection, record: Record) -> bool:
         self._is_same_topic(db, TopicPartition(record.topic, record.partition), record.offset)
@@ -192,7 +173,7 @@ class Inbox(NotPickled):
         that its offset does not become a position of the new one.
         """
         found = "" if self._source is None else self._source.topic_id(where.topic)
-        if not found or self._ids.get(where) == found or not self._has_table_of_ids(db):
+        if not found or self._ids.get(where) == found:
             return True
         row = {"consumer": self.consumer, "topic": where.topic, "partition_no": where.partition}
         before = db.scalar(select(position_topics.c.topic_id).where(*_at(position_topics, row)))
@@ -208,17 +189,6 @@ class Inbox(NotPickled):
         db.execute(update(position_topics).where(*_at(position_topics, row)).values(topic_id=found))
         db.execute(delete(positions).where(*_at(positions, row)))
         return False
-
-    def _has_table_of_ids(self, db: Connection) -> bool:
-        if self._keeps_ids is None:
-            self._keeps_ids = inspect(db).has_table(position_topics.name)
-            if not self._keeps_ids:
-                logger.warning(
-                    "The database has no table %s: positions go by the topic's name, also when it is made again. "
-                    "`raylog outbox init` adds it.",
-                    position_topics.name,
-                )
-        return self._keeps_ids
 
 
 def _at(table: Any, row: dict[str, Any]) -> list[Any]:
@@ -258,12 +228,15 @@ def _inserted_on_mysql(db: Connection, table: Any, values: dict[str, Any]) -> bo
 
 
 def stored_txid(name: bytes) -> str:
-    """A txid as the table stores it: unchanged, or hashed where a column cannot hold it (too long, no UTF-8, a NUL)."""
+    """A txid as the table stores it: unchanged, or hashed where a column cannot hold it (too long, no UTF-8, a NUL).
+
+    One that ends in a blank is hashed as well: MySQL pads the shorter text before it compares two, so "a" equals "a ".
+    """
     try:
         text = name.decode()
     except UnicodeDecodeError:
         return hashed(name)
-    is_storable = len(text) <= TXID_LENGTH and "\0" not in text and not text.startswith(HASHED)
+    is_storable = len(text) <= TXID_LENGTH and not ("\0" in text or text.startswith(HASHED) or text.endswith(" "))
     return text if is_storable else hashed(name)
 
 

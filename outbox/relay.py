@@ -109,7 +109,7 @@ class OutboxRelay(NotPickled):
         """Relay until `stop()` is called, or Ctrl-C.
 
         Waits through every outage of the database and of the cluster. Raises OutboxNotInitialized,
-        OutboxVersionMismatch, OutboxBoundElsewhere, AuthenticationFailed, UnsupportedVersion.
+        OutboxVersionMismatch, OutboxBoundElsewhere, AuthenticationFailed.
         """
         asyncio.run(self.run_async())
 

@@ -162,7 +162,7 @@ position_topics = Table(
     mysql_engine="InnoDB",
 )
 """The id of the topic that an offset in ``raylog_position`` belongs to: a topic that was deleted and created again has
-another id. ``init`` adds this table to an outbox of an earlier release; without it only the topic's name counts."""
+another id."""
 
 
 class now_ms(FunctionElement[int]):  # spelt as a function of SQL

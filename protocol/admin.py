@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import ALTERING_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Names, Rows, Setting, Settings
 from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
@@ -318,7 +317,7 @@ CREATE_TOPIC: Final = Method("create_topic", CreateTopicRequest, CreateTopicRepl
 DELETE_TOPIC: Final = Method("delete_topic", DeleteTopicRequest, Empty, CLIENT, forwarded=True)
 ALTER_TOPIC_CONFIG: Final = Method("alter_topic_config", AlterTopicConfigRequest, Empty, CLIENT, forwarded=True)
 DESCRIBE_CONFIGS: Final = Method(
-    "describe_configs", DescribeConfigsRequest, list[DescribedConfig], CLIENT, forwarded=True, since=REWRITING_LEVEL
+    "describe_configs", DescribeConfigsRequest, list[DescribedConfig], CLIENT, forwarded=True
 )
 ALTER_CLUSTER_CONFIG: Final = Method(
     "alter_cluster_config",
@@ -326,7 +325,6 @@ ALTER_CLUSTER_CONFIG: Final = Method(
     list[DescribedConfig],
     CLIENT,
     forwarded=True,
-    since=ALTERING_LEVEL,
 )
 CREATE_PARTITIONS: Final = Method("create_partitions", CreatePartitionsRequest, Empty, CLIENT, forwarded=True)
 ALTER_PARTITION_REASSIGNMENTS: Final = Method(
@@ -349,9 +347,7 @@ DESCRIBE_CLUSTER: Final = Method(
     "describe_cluster", DescribeClusterRequest, DescribeClusterReply, CLIENT, forwarded=True
 )
 
-WAKE_PARTITIONS: Final = Method(
-    "wake_partitions", WakePartitionsRequest, WakePartitionsReply, CLIENT, forwarded=True, since=2
-)
+WAKE_PARTITIONS: Final = Method("wake_partitions", WakePartitionsRequest, WakePartitionsReply, CLIENT, forwarded=True)
 ENSURE_INTERNAL_TOPIC: Final = Method(
     "ensure_internal_topic",
     EnsureInternalTopicRequest,
@@ -359,7 +355,6 @@ ENSURE_INTERNAL_TOPIC: Final = Method(
     TOKEN,
     TokenScope.SCHEDULER,
     forwarded=True,
-    since=QUEUES_LEVEL,
 )
 
 FORWARDED: Final[tuple[AnyMethod, ...]] = (

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.admin import FORWARDED
 from raylog.protocol.message import Description, Int16, Int32, Int64, Message, Names
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
@@ -21,7 +20,7 @@ class MetadataRequest(Message, frozen=True):
 
     ``topics``: names of topics; None = all. A topic that does not exist is in the reply, with an error code.
     ``known_version``: the version of an earlier reply about these topics; if nothing has changed since, the reply says
-    so and lists nothing. -1 = none. A server of an earlier release does not know the field, and lists everything.
+    so and lists nothing. -1 = none.
     """
 
     topics: Names | None
@@ -83,8 +82,8 @@ class MetadataReply(Message, frozen=True):
     """``version``: how many records of the metadata log it comes from; of two replies the higher one is newer.
 
     ``creates_topics``: the cluster has `auto.create.topics.enable`, so a client may create a topic by using it.
-    ``feature_level``: the cluster's; a server of an earlier release does not name it. ``is_unchanged``: the version is
-    the one that the request knows; brokers and topics are left out.
+    ``feature_level``: the cluster's. ``is_unchanged``: the version is the one that the request knows; brokers and
+    topics are left out.
     """
 
     cluster_id: str
@@ -159,7 +158,7 @@ INIT_PRODUCER_ID: Final = Method(
 FIND_COORDINATOR: Final = Method(
     "find_coordinator", FindCoordinatorRequest, FindCoordinatorReply, TOKEN, TokenScope.COORDINATOR
 )
-CLOCK: Final = Method("clock", ClockRequest, ClockReply, CLUSTER, since=QUEUES_LEVEL)
+CLOCK: Final = Method("clock", ClockRequest, ClockReply, CLUSTER)
 BROKER_METRICS: Final = Method("broker_metrics", BrokerMetricsRequest, BrokerMetricsReply, CLUSTER)
 
 BROKER: Final = Endpoint.of(

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.core.features import FIRST_LEVEL
 from raylog.protocol.broker import BROKER, METADATA
-from raylog.protocol.message import NONE, Empty, Int16, Int32, Int64, Message
+from raylog.protocol.message import Empty, Int16, Int32, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method
 
 
@@ -27,8 +27,6 @@ class RegisterBrokerRequest(Message, frozen=True):
     cluster_id: str
     lowest_level: Int64 = FIRST_LEVEL
     highest_level: Int64 = FIRST_LEVEL
-    awake_max: Int64 = -1
-    """How many awake replicas its machine can have; -1 = not known. Brokers that report their capacity leave it out."""
     capacity: Sequence[Int64] = ()
     """Capacity of its machine and process, as ``core/metadata/capacity.py`` writes it."""
 
@@ -43,8 +41,6 @@ class RegisterBrokerReply(Message, frozen=True):
     snapshot: Sequence[Sequence[Any]]
     """Metadata records as ``core/metadata/records.py`` writes them."""
     broker: Int64
-    vouching: bool = False
-    """Whether the controller accepts statements about replicas with the broker's heartbeats."""
 
 
 class RegisterReplicaRequest(Message, frozen=True):
@@ -71,16 +67,15 @@ class RegisterReplicaRequest(Message, frozen=True):
 class RegisterReplicaReply(Message, frozen=True):
     """``state``: the partition's state as ``core/partition.py`` writes it.
 
-    ``controller_epoch``: -1 = the controller accepts no statements of brokers about their replicas. ``topic_config``:
-    the topic's settings, which may have changed since the process was first made; None = not stated.
+    ``topic_config``: the topic's settings, which may have changed since the process was first made.
     ``cluster_config``: the same for the cluster's settings.
     """
 
     incarnation: Int64
     state: Sequence[Any]
-    controller_epoch: Int32 = NONE
-    topic_config: Mapping[str, str] | None = None
-    cluster_config: Mapping[str, str] | None = None
+    controller_epoch: Int32
+    topic_config: Mapping[str, str]
+    cluster_config: Mapping[str, str]
 
 
 class RegisterCoordinatorRequest(Message, frozen=True):
@@ -100,13 +95,13 @@ class RegisterCoordinatorRequest(Message, frozen=True):
 class RegisterCoordinatorReply(Message, frozen=True):
     """The coordinator writes its partition with this producer id and epoch; they fence earlier incarnations.
 
-    ``cluster_config``: the cluster's settings, which may have changed since the process was made; None = not stated.
+    ``cluster_config``: the cluster's settings, which may have changed since the process was made.
     """
 
     epoch: Int32
     producer_id: Int64
     producer_epoch: Int16
-    cluster_config: Mapping[str, str] | None = None
+    cluster_config: Mapping[str, str]
 
 
 class ReplicaNote(Message, frozen=True):
@@ -247,8 +242,8 @@ REGISTER_COORDINATOR: Final = Method(
 )
 SESSION_HEARTBEAT: Final = Method("heartbeat", SessionHeartbeatRequest, SessionHeartbeatReply, CLUSTER)
 ALTER_PARTITION: Final = Method("alter_partition", AlterPartitionRequest, AlterPartitionReply, CLUSTER)
-SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER, since=2)
-SLEEP_COORDINATOR: Final = Method("sleep_coordinator", SleepCoordinatorRequest, Empty, CLUSTER, since=2)
+SLEEP_PARTITION: Final = Method("sleep_partition", SleepPartitionRequest, AlterPartitionReply, CLUSTER)
+SLEEP_COORDINATOR: Final = Method("sleep_coordinator", SleepCoordinatorRequest, Empty, CLUSTER)
 RESIGN_LEADER: Final = Method("resign_leader", ResignLeaderRequest, Empty, CLUSTER)
 ALLOCATE_PRODUCER_IDS: Final = Method(
     "allocate_producer_ids", AllocateProducerIdsRequest, AllocateProducerIdsReply, CLUSTER

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Empty, Int32, Int64, Message, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, AnyMethod, Method
 
@@ -126,19 +125,11 @@ class CancelRedriveReply(Message, frozen=True):
     outcome: str
 
 
-LOAD_FORWARDER: Final = Method(
-    "load_forwarder", LoadForwarderRequest, LoadForwarderReply, CLUSTER, waits=True, since=QUEUES_LEVEL
-)
-SAVE_FORWARDER: Final = Method("save_forwarder", SaveForwarderRequest, Empty, CLUSTER, waits=True, since=QUEUES_LEVEL)
-START_REDRIVE: Final = Method(
-    "start_redrive", StartRedriveRequest, StartRedriveReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-LIST_REDRIVES: Final = Method(
-    "list_redrives", ListRedrivesRequest, ListRedrivesReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-CANCEL_REDRIVE: Final = Method(
-    "cancel_redrive", CancelRedriveRequest, CancelRedriveReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
+LOAD_FORWARDER: Final = Method("load_forwarder", LoadForwarderRequest, LoadForwarderReply, CLUSTER, waits=True)
+SAVE_FORWARDER: Final = Method("save_forwarder", SaveForwarderRequest, Empty, CLUSTER, waits=True)
+START_REDRIVE: Final = Method("start_redrive", StartRedriveRequest, StartRedriveReply, CLIENT, waits=True)
+LIST_REDRIVES: Final = Method("list_redrives", ListRedrivesRequest, ListRedrivesReply, CLIENT, waits=True)
+CANCEL_REDRIVE: Final = Method("cancel_redrive", CancelRedriveRequest, CancelRedriveReply, CLIENT, waits=True)
 
 FORWARDING_METHODS: Final[tuple[AnyMethod, ...]] = (
     LOAD_FORWARDER,

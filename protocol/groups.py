@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final
 
-from raylog.core.features import CONSUMER_GROUPS_LEVEL, TRANSACTIONS_LEVEL
 from raylog.protocol.message import Description, Empty, Int16, Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
@@ -299,8 +298,7 @@ class OffsetDeleteResult(Message, frozen=True):
 class ListGroupsRequest(Message, frozen=True):
     """List the groups of this coordinator; only those of these states and types, if any are named.
 
-    A coordinator of an earlier release answers with all of them. ``coordinator``: the number of the coordinator that
-    the sender takes this one for; another one refuses. -1 = any, as in earlier releases.
+    ``coordinator``: the number of the coordinator that the sender takes this one for; another one refuses. -1 = any.
     """
 
     states: Names = ()
@@ -436,7 +434,6 @@ CONSUMER_GROUP_HEARTBEAT: Final = Method(
     TOKEN,
     TokenScope.SUBSCRIPTION,
     waits=True,
-    since=CONSUMER_GROUPS_LEVEL,
 )
 LEAVE_GROUP: Final = Method("leave_group", LeaveGroupRequest, list[LeaveGroupResult], TOKEN, TokenScope.GROUP)
 OFFSET_COMMIT: Final = Method(
@@ -448,9 +445,8 @@ TXN_OFFSET_COMMIT: Final = Method(
     list[OffsetCommitResult],
     TOKEN,
     TokenScope.TRANSACTION_COMMIT,
-    since=TRANSACTIONS_LEVEL,
 )
-END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL)
+END_TXN_OFFSETS: Final = Method("end_txn_offsets", EndTxnOffsetsRequest, Empty, CLUSTER)
 OFFSET_FETCH: Final = Method(
     "offset_fetch", OffsetFetchRequest, list[OffsetFetchResult], TOKEN, TokenScope.GROUP_OFFSETS
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
@@ -115,12 +114,10 @@ class ListHalvesReply(Message, frozen=True):
 
 
 DECIDE_HALVES: Final = Method(
-    "decide_halves", DecideHalvesRequest, DecideHalvesReply, TOKEN, TokenScope.HALVES, waits=True, since=QUEUES_LEVEL
+    "decide_halves", DecideHalvesRequest, DecideHalvesReply, TOKEN, TokenScope.HALVES, waits=True
 )
-POLL_HALVES: Final = Method(
-    "poll_halves", PollHalvesRequest, PollHalvesReply, TOKEN, TokenScope.HALVES, waits=True, since=QUEUES_LEVEL
-)
-LIST_HALVES: Final = Method("list_halves", ListHalvesRequest, ListHalvesReply, CLIENT, waits=True, since=QUEUES_LEVEL)
+POLL_HALVES: Final = Method("poll_halves", PollHalvesRequest, PollHalvesReply, TOKEN, TokenScope.HALVES, waits=True)
+LIST_HALVES: Final = Method("list_halves", ListHalvesRequest, ListHalvesReply, CLIENT, waits=True)
 
 HALF_METHODS: Final[tuple[AnyMethod, ...]] = (DECIDE_HALVES, POLL_HALVES, LIST_HALVES)
 """Requests about half messages."""

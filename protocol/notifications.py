@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import ALTERING_LEVEL
 from raylog.protocol.message import Empty, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method
 
@@ -60,11 +59,9 @@ METADATA_UPDATE: Final = Method("metadata_update", MetadataUpdate, Empty, CLUSTE
 PARTITION_STATE: Final = Method("partition_state", PartitionStateUpdate, Empty, CLUSTER, notification=True)
 STOP_REPLICA: Final = Method("stop_replica", StopReplica, Empty, CLUSTER, notification=True)
 
-FALL_ASLEEP: Final = Method("fall_asleep", FallAsleep, Empty, CLUSTER, notification=True, since=2)
+FALL_ASLEEP: Final = Method("fall_asleep", FallAsleep, Empty, CLUSTER, notification=True)
 
-CLUSTER_CONFIG: Final = Method(
-    "cluster_config", ClusterConfigUpdate, Empty, CLUSTER, notification=True, since=ALTERING_LEVEL
-)
+CLUSTER_CONFIG: Final = Method("cluster_config", ClusterConfigUpdate, Empty, CLUSTER, notification=True)
 
 BROKER_SESSION: Final = Endpoint.of("broker's session", (METADATA_UPDATE,))
 REPLICA_SESSION: Final = Endpoint.of("replica's session", (PARTITION_STATE, STOP_REPLICA, FALL_ASLEEP))

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Description, Empty, Int32, Int64, Message, Rows, Settings
 from raylog.protocol.method import CLIENT, CLUSTER, TOKEN, AnyMethod, Method, TokenScope
 
@@ -242,7 +241,7 @@ class ReadShareStateRequest(Message, frozen=True):
     queue_topic_id: str
     queue_partition: Int64
     leader_epoch: Int32
-    queue_partitions: Int64 = 0
+    queue_partitions: Int64
 
 
 class ReadShareStateReply(Message, frozen=True):
@@ -310,12 +309,8 @@ class DeleteShareStateRequest(Message, frozen=True):
     queue_partition: Int64
 
 
-QUEUE_OPEN: Final = Method(
-    "queue_open", QueueOpenRequest, QueueOpenReply, TOKEN, TokenScope.QUEUE_SETTINGS, waits=True, since=QUEUES_LEVEL
-)
-QUEUE_FETCH: Final = Method(
-    "queue_fetch", QueueFetchRequest, QueueFetchReply, TOKEN, TokenScope.QUEUE, waits=True, since=QUEUES_LEVEL
-)
+QUEUE_OPEN: Final = Method("queue_open", QueueOpenRequest, QueueOpenReply, TOKEN, TokenScope.QUEUE_SETTINGS, waits=True)
+QUEUE_FETCH: Final = Method("queue_fetch", QueueFetchRequest, QueueFetchReply, TOKEN, TokenScope.QUEUE, waits=True)
 QUEUE_ACKNOWLEDGE: Final = Method(
     "queue_acknowledge",
     QueueAcknowledgeRequest,
@@ -323,26 +318,15 @@ QUEUE_ACKNOWLEDGE: Final = Method(
     TOKEN,
     TokenScope.QUEUE,
     waits=True,
-    since=QUEUES_LEVEL,
 )
-QUEUE_LEAVE: Final = Method("queue_leave", QueueLeaveRequest, Empty, TOKEN, TokenScope.QUEUE, since=QUEUES_LEVEL)
-QUEUE_DESCRIBE: Final = Method(
-    "queue_describe", QueueDescribeRequest, QueueDescribeReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-QUEUE_PEEK: Final = Method("queue_peek", QueuePeekRequest, QueuePeekReply, CLIENT, waits=True, since=QUEUES_LEVEL)
-QUEUE_RESET: Final = Method("queue_reset", QueueResetRequest, QueueResetReply, CLIENT, waits=True, since=QUEUES_LEVEL)
-READ_SHARE_STATE: Final = Method(
-    "read_share_state", ReadShareStateRequest, ReadShareStateReply, CLUSTER, waits=True, since=QUEUES_LEVEL
-)
-WRITE_SHARE_STATE: Final = Method(
-    "write_share_state", WriteShareStateRequest, Empty, CLUSTER, waits=True, since=QUEUES_LEVEL
-)
-LIST_SHARE_STATES: Final = Method(
-    "list_share_states", ListShareStatesRequest, ListShareStatesReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-DELETE_SHARE_STATE: Final = Method(
-    "delete_share_state", DeleteShareStateRequest, Empty, CLIENT, waits=True, since=QUEUES_LEVEL
-)
+QUEUE_LEAVE: Final = Method("queue_leave", QueueLeaveRequest, Empty, TOKEN, TokenScope.QUEUE)
+QUEUE_DESCRIBE: Final = Method("queue_describe", QueueDescribeRequest, QueueDescribeReply, CLIENT, waits=True)
+QUEUE_PEEK: Final = Method("queue_peek", QueuePeekRequest, QueuePeekReply, CLIENT, waits=True)
+QUEUE_RESET: Final = Method("queue_reset", QueueResetRequest, QueueResetReply, CLIENT, waits=True)
+READ_SHARE_STATE: Final = Method("read_share_state", ReadShareStateRequest, ReadShareStateReply, CLUSTER, waits=True)
+WRITE_SHARE_STATE: Final = Method("write_share_state", WriteShareStateRequest, Empty, CLUSTER, waits=True)
+LIST_SHARE_STATES: Final = Method("list_share_states", ListShareStatesRequest, ListShareStatesReply, CLIENT, waits=True)
+DELETE_SHARE_STATE: Final = Method("delete_share_state", DeleteShareStateRequest, Empty, CLIENT, waits=True)
 
 QUEUE_METHODS: Final[tuple[AnyMethod, ...]] = (
     QUEUE_OPEN,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.forwarding import FORWARDING_METHODS
 from raylog.protocol.halves import HALF_METHODS
 from raylog.protocol.message import Description, Empty, Int16, Int32, Int64, Message
@@ -366,11 +365,8 @@ WRITE_TXN_MARKERS: Final = Method(
     CLIENT,
     internal_role=CLUSTER,
     waits=True,
-    since=TRANSACTIONS_LEVEL,
 )
-DESCRIBE_PRODUCERS: Final = Method(
-    "describe_producers", DescribeProducersRequest, list[ActiveProducer], CLIENT, since=TRANSACTIONS_LEVEL
-)
+DESCRIBE_PRODUCERS: Final = Method("describe_producers", DescribeProducersRequest, list[ActiveProducer], CLIENT)
 REPLICA_STATUS: Final = Method("replica_status", ReplicaStatusRequest, ReplicaStatusReply, CLIENT)
 REPLICA_METRICS: Final = Method("replica_metrics", ReplicaMetricsRequest, ReplicaMetricsReply, CLUSTER)
 

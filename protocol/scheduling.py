@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from raylog.core.features import QUEUES_LEVEL
 from raylog.protocol.message import Int32, Int64, Message, Rows
 from raylog.protocol.method import CLIENT, TOKEN, AnyMethod, Method, TokenScope
 
@@ -170,17 +169,10 @@ SCHEDULE: Final = Method(
     TokenScope.SCHEDULE,
     waits=True,
     unanswered=True,
-    since=QUEUES_LEVEL,
 )
-CANCEL_SCHEDULED: Final = Method(
-    "cancel_scheduled", CancelScheduledRequest, CancelScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-MOVE_SCHEDULED: Final = Method(
-    "move_scheduled", MoveScheduledRequest, MoveScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
-LIST_SCHEDULED: Final = Method(
-    "list_scheduled", ListScheduledRequest, ListScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
+CANCEL_SCHEDULED: Final = Method("cancel_scheduled", CancelScheduledRequest, CancelScheduledReply, CLIENT, waits=True)
+MOVE_SCHEDULED: Final = Method("move_scheduled", MoveScheduledRequest, MoveScheduledReply, CLIENT, waits=True)
+LIST_SCHEDULED: Final = Method("list_scheduled", ListScheduledRequest, ListScheduledReply, CLIENT, waits=True)
 DESCRIBE_SCHEDULER: Final = Method(
     "describe_scheduler",
     DescribeSchedulerRequest,
@@ -188,11 +180,8 @@ DESCRIBE_SCHEDULER: Final = Method(
     TOKEN,
     TokenScope.SCHEDULER,
     waits=True,
-    since=QUEUES_LEVEL,
 )
-FIND_SCHEDULED: Final = Method(
-    "find_scheduled", FindScheduledRequest, FindScheduledReply, CLIENT, waits=True, since=QUEUES_LEVEL
-)
+FIND_SCHEDULED: Final = Method("find_scheduled", FindScheduledRequest, FindScheduledReply, CLIENT, waits=True)
 
 SCHEDULER_METHODS: Final[tuple[AnyMethod, ...]] = (
     SCHEDULE,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import TRANSACTIONS_LEVEL
 from raylog.protocol.message import NONE, Description, Empty, Int16, Int32, Int64, Message, Names, Rows
 from raylog.protocol.method import CLUSTER, TOKEN, Endpoint, Method, TokenScope
 
@@ -87,9 +86,8 @@ class ListTransactionsRequest(Message, frozen=True):
     """List the transactional ids of this coordinator.
 
     ``states``: as in Kafka, such as ``Ongoing``; none = all. ``longer_than_ms``: open for so long; -1 = any.
-    ``transactional_id_prefix``: only ids that begin with it; earlier releases list the others, too. ``coordinator``:
-    the number of the coordinator that the sender takes this one for; another one refuses. -1 = any, as in earlier
-    releases.
+    ``transactional_id_prefix``: only ids that begin with it. ``coordinator``: the number of the coordinator that the
+    sender takes this one for; another one refuses. -1 = any.
     """
 
     states: Names = ()
@@ -166,7 +164,6 @@ INIT_TRANSACTIONS: Final = Method(
     TOKEN,
     TokenScope.TRANSACTION,
     waits=True,
-    since=TRANSACTIONS_LEVEL,
 )
 ADD_PARTITIONS_TO_TXN: Final = Method(
     "add_partitions_to_txn",
@@ -175,7 +172,6 @@ ADD_PARTITIONS_TO_TXN: Final = Method(
     TOKEN,
     TokenScope.TRANSACTION_PARTITIONS,
     waits=True,
-    since=TRANSACTIONS_LEVEL,
 )
 ADD_OFFSETS_TO_TXN: Final = Method(
     "add_offsets_to_txn",
@@ -184,16 +180,14 @@ ADD_OFFSETS_TO_TXN: Final = Method(
     TOKEN,
     TokenScope.TRANSACTION_OFFSETS,
     waits=True,
-    since=TRANSACTIONS_LEVEL,
 )
-END_TXN: Final = Method("end_txn", EndTxnRequest, EndTxnReply, TOKEN, TokenScope.TRANSACTION, since=TRANSACTIONS_LEVEL)
+END_TXN: Final = Method("end_txn", EndTxnRequest, EndTxnReply, TOKEN, TokenScope.TRANSACTION)
 LIST_TRANSACTIONS: Final = Method(
     "list_transactions",
     ListTransactionsRequest,
     list[ListedTransaction],
     TOKEN,
     TokenScope.PREFIX,
-    since=TRANSACTIONS_LEVEL,
 )
 DESCRIBE_TRANSACTION: Final = Method(
     "describe_transaction",
@@ -201,14 +195,9 @@ DESCRIBE_TRANSACTION: Final = Method(
     DescribeTransactionReply,
     TOKEN,
     TokenScope.TRANSACTION,
-    since=TRANSACTIONS_LEVEL,
 )
-VERIFY_TRANSACTION: Final = Method(
-    "verify_transaction", VerifyTransactionRequest, Empty, CLUSTER, since=TRANSACTIONS_LEVEL
-)
-TRANSACTION_METRICS: Final = Method(
-    "transaction_metrics", TransactionMetricsRequest, TransactionMetricsReply, CLUSTER, since=TRANSACTIONS_LEVEL
-)
+VERIFY_TRANSACTION: Final = Method("verify_transaction", VerifyTransactionRequest, Empty, CLUSTER)
+TRANSACTION_METRICS: Final = Method("transaction_metrics", TransactionMetricsRequest, TransactionMetricsReply, CLUSTER)
 
 TRANSACTION_COORDINATOR: Final = Endpoint.of(
     "transaction coordinator",

@@ -126,7 +126,7 @@ class DataDirectory:
 
 
 def _tighten(path: Path) -> None:
-    """Restrict files that versions up to 0.1 left world-readable to their owner. Once: see `private_folder`."""
+    """Restrict files to their owner, as those of a copied directory may not be. Once: see `private_folder`."""
     for folder, folders, files in os.walk(path):
         for name in (*folders, *files):
             place = os.path.join(folder, name)

@@ -31,7 +31,7 @@ from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import listen, secrets_for_clients
 from raylog.core.config import ClusterConfig, TopicConfig
-from raylog.core.controller.coordinators import check_level, topic_behind
+from raylog.core.controller.coordinators import topic_behind
 from raylog.core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -295,7 +295,7 @@ class BrokerServer:
         # Only now is the cluster's configuration known; its sessions may be shorter than the default heartbeat.
         self._link.heartbeat_s = session_heartbeat_s(image.config)
         pace = vouching_pace(image.config)
-        self._vouching.begin(registered.controller_epoch, pace, is_understood=registered.vouching)
+        self._vouching.begin(registered.controller_epoch, pace)
         self._registered.set()
         self._settled.set()
         if self._supervisor is None:
@@ -388,11 +388,10 @@ class BrokerServer:
             request.reply(InitProducerIdReply(producer_id + LASTING_PRODUCERS * lasting, 0))
 
     def _find_coordinator(self, request: Request, kind: str, key: str) -> None:
-        if not self._registered.is_set():  # neither the feature level nor the number of coordinators is known
+        if not self._registered.is_set():  # the number of coordinators is not known
             request.fail(_without_controller())
             return
-        topic_behind(kind)  # refuses an unknown kind, even if an earlier release has it in the metadata
-        check_level(kind, self.image.feature_level)
+        topic_behind(kind)  # refuses an unknown kind
         index = coordinator_index(self.image, kind, key)
         found = self.image.coordinators.get((kind, index))
         if found is not None and found.port:

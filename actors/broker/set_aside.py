@@ -3,8 +3,7 @@
 A broker's data directory has ``<topic>-<partition>`` folders, and a topic name may contain dots, hyphens and digits. So
 a folder that is set aside does not get a suffix: it moves into ``.deleted``, ``.replaced`` or ``.damaged``, named after
 its topic id. None of these three ends in a hyphen and a number, so none can be a partition's folder, and names stay
-short for any topic name. Version 0.1 used suffixes (``t-0.deleted-1700000000000``). Such folders are still removed, but
-only if the name cannot be a partition's and the folder's own ``partition.metadata`` agrees.
+short for any topic name.
 
 Called by a replica's shell (damage, topics of the same name) and by the supervisor (removal).
 """
@@ -20,7 +19,6 @@ from typing import Final, NamedTuple
 from raylog.actors.clock import wall_ms
 from raylog.core.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
-from raylog.storage.directory import partition_folder
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree, sync_folder
 
@@ -34,10 +32,6 @@ DAMAGED: Final = ".damaged"
 """Folder of partitions that were damaged below their synced end. Kept until an operator removes them."""
 
 _ASIDE: Final = re.compile(r"(?P<topic_id>[A-Za-z0-9_-]{1,64})-(?P<partition>0|[1-9][0-9]{0,9})\.[1-9][0-9]*")
-_ASIDE_BEFORE: Final = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>0|[1-9][0-9]{0,9})\.(?P<mark>deleted|replaced)-[1-9][0-9]{12,}"
-)
-"""Names of version 0.1. Their 13 digits (milliseconds) are above 2^31 - 1, so this cannot be a partition's folder."""
 
 
 class Identity(NamedTuple):
@@ -84,22 +78,12 @@ def set_aside(folder: Path, mark: str, topic_id: str, partition: int) -> Path:
     return aside
 
 
-def half_deleted(directory: Path) -> list[Path]:
-    """Return the folders of a data directory with an unfinished removal."""
-    return [*_in(directory / DELETED), *_of_version_0_1(directory, "deleted")]
-
-
-def replaced(directory: Path) -> list[Path]:
-    """Return the folders of a data directory that were replaced by another topic of the same name."""
-    return [*_in(directory / REPLACED), *_of_version_0_1(directory, "replaced")]
-
-
 def clear_half_deleted(directory: Path) -> None:
     """Finish the moves and removals that a crash has interrupted."""
     for place in (directory / DAMAGED, directory / REPLACED):
         if is_folder(place):
             sync_folder(place)  # before the first sync of `directory`, which makes the loss of the old name durable
-    doomed = half_deleted(directory)
+    doomed = _in(directory / DELETED)
     if doomed:
         sync_folder(directory)  # the process may have ended before the removal of the old name was durable
     for folder in doomed:
@@ -108,7 +92,7 @@ def clear_half_deleted(directory: Path) -> None:
 
 def clear_replaced(directory: Path, deleted: Container[str]) -> None:
     """Remove the folders that were replaced by another topic of the same name, if their own topic is deleted."""
-    for folder in replaced(directory):
+    for folder in _in(directory / REPLACED):
         if topic_id_of(folder) in deleted:
             clear_away(folder)
 
@@ -151,20 +135,3 @@ def _in(place: Path) -> list[Path]:
     if not is_folder(place):
         return []
     return [folder for folder in list_files(place) if _ASIDE.fullmatch(folder.name) and is_folder(folder)]
-
-
-def _of_version_0_1(directory: Path, mark: str) -> list[Path]:
-    found = []
-    for folder in list_files(directory):
-        match = _ASIDE_BEFORE.fullmatch(folder.name)
-        if match is None or match["mark"] != mark or not is_folder(folder):
-            continue
-        about = identity_of(folder)
-        try:
-            own = partition_folder(directory, match["topic"], int(match["partition"])).name
-        except RaylogError:
-            continue  # no topic has such a name
-        # The removal may have taken partition.metadata already; a file that names another partition is foreign.
-        if about == Identity() or f"{about.topic}-{about.partition}" == own:
-            found.append(folder)
-    return found

@@ -14,7 +14,7 @@ from raylog.actors.beats.beat_memory import OpenPages, SharedPages
 from raylog.actors.beats.beat_table import USED_MS, BeatTable
 from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.clock import monotonic_ms
-from raylog.core.vouching import NO_LIFE, Beat, Pace, Voucher
+from raylog.core.vouching import Beat, Pace, Voucher
 from raylog.protocol.controller import ReplicaNote, SessionHeartbeatReply, SessionHeartbeatRequest
 
 
@@ -46,7 +46,7 @@ class Vouching:
         self._pages: SharedPages | None = None
         self._table: BeatTable | None = None
         self._voucher: Voucher | None = None
-        """None: the controller does not take statements about replicas, or there is no session yet."""
+        """None: there is no session yet."""
         self._sent: deque[_Sent] = deque()
 
     def open(self, name: str) -> None:
@@ -56,16 +56,16 @@ class Vouching:
             beat_memory.remove_abandoned(self._now_ms(), USED_MS)
         self._renew()
 
-    def begin(self, controller_epoch: int, pace: Pace, *, is_understood: bool) -> None:
-        """Begin a session. ``is_understood``: the controller takes statements about replicas."""
+    def begin(self, controller_epoch: int, pace: Pace) -> None:
+        """Begin a session."""
         if self._pages is not None and not self._pages.is_current():
             self._pages.close()
             self._renew()
         self._sent.clear()
-        self._voucher = Voucher(pace) if is_understood else None
+        self._voucher = Voucher(pace)
         self._relied_ms = pace.hung_after_ms
         if self._table is not None:
-            self._table.begin(controller_epoch if is_understood else NO_LIFE)
+            self._table.begin(controller_epoch)
         self._resting.expect(pace.hung_after_ms)
         self._resting.rely_until(None)  # the replicas have to run, to connect to this controller as well
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
-from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.features import HASH_LEVEL
 from raylog.core.metadata.image import BrokerImage, MetadataImage, TopicImage
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic
@@ -39,16 +38,13 @@ def coordinator_index(image: MetadataImage, kind: str, key: str) -> int:
     """Return the number of the coordinator of a key, which is that of its partition of the kind's internal topic."""
     topic = image.topic(topic_behind(kind))
     config = ClusterConfig.from_dict(image.config)
-    own: Mapping[str, str] = {}
     if topic is not None:
-        count, own = len(topic.partitions), topic.config
+        count = len(topic.partitions)
     elif kind == "transaction":
         count = config.transaction_state_log_num_partitions
     else:
         count = config.offsets_topic_num_partitions
-    if topic is None and image.feature_level >= HASH_LEVEL:
-        own = {HASH_KEY: JAVA}  # as it will be created
-    return coordinator_partition(key, count, own)
+    return coordinator_partition(key, count)
 
 
 def cluster_answer(image: MetadataImage, is_present: Callable[[Member], bool]) -> dict[str, object]:

@@ -25,8 +25,6 @@ from raylog.actors.listening import open_endpoint
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.core.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
-from raylog.core.features import FIRST_LEVEL
-from raylog.protocol.broker import METADATA
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
     SLEEP_COORDINATOR,
@@ -67,8 +65,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         self.name = f"{spec.kind} coordinator {spec.index}"
         self._incarnation: Incarnation | None = None
         """None: it is not registered."""
-        self._feature_level = FIRST_LEVEL
-        """The cluster's feature level when the leader of the log was last looked up."""
         self._registered = asyncio.Event()
         self._is_asleep = False
         """Whether the controller has agreed that this coordinator ends, and is about to end it."""
@@ -158,8 +154,7 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
         )
         registered = REGISTER_COORDINATOR.read_reply(reply.args)
         self._incarnation = Incarnation(registered.epoch, registered.producer_id, registered.producer_epoch)
-        if registered.cluster_config is not None:  # Ray restarts a process with its first arguments, which may be old
-            self._configure(registered.cluster_config)
+        self._configure(registered.cluster_config)  # Ray restarts a process with its first arguments, which may be old
         self._registered.set()
 
     async def _until_registered(self) -> Incarnation:
@@ -247,8 +242,6 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
-        found = METADATA.read_reply(reply.args)
-        self._feature_level = found.feature_level
         row: list[Any] = reply.args[3][0]
         return row
 

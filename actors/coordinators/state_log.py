@@ -90,7 +90,7 @@ class StateLog:
     @property
     def share(self) -> KeyShare:
         """The keys that belong to this partition, by the topic when its leader was last looked up."""
-        return KeyShare(self._partition, self._partitions, self.config)
+        return KeyShare(self._partition, self._partitions)
 
     async def begin(self) -> int:
         """Fence all earlier incarnations with a first append; returns the offset behind it."""

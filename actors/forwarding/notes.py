@@ -9,6 +9,7 @@ import msgspec
 from raylog.actors.forwarding.places import Place
 from raylog.actors.naming import FORWARDING_TOPIC
 from raylog.actors.roles.host import RoleHost
+from raylog.core.errors import UnsupportedVersion
 from raylog.core.forwarding.note import Note
 from raylog.protocol.forwarding import LOAD_FORWARDER, SAVE_FORWARDER, LoadForwarderRequest, SaveForwarderRequest
 
@@ -23,9 +24,15 @@ def encode_note(note: Note) -> bytes:
 
 
 def decode_note(data: bytes) -> Note:
-    """Return the note in this stored form."""
-    wire: list[Any] = _decode(data)
-    return Note.from_wire(wire)
+    """Return the note in this stored form. Raises UnsupportedVersion."""
+    try:
+        wire: list[Any] = _decode(data)
+        return Note.from_wire(wire)
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise UnsupportedVersion(
+            f"A forwarder's note in {FORWARDING_TOPIC} cannot be read ({error}); another release of Raylog wrote it: "
+            "install that release."
+        ) from error
 
 
 class KeptNotes:

@@ -38,15 +38,9 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
         self._machine.reconfigure(settings)
         self._tick_soon()
 
-    def topics_seen(
-        self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int, *, feature_level: int
-    ) -> None:
+    def topics_seen(self, requested: Sequence[str], topics: Mapping[str, tuple[str, int]], now_ms: int) -> None:
         """Take topic id and number of partitions of those ``requested`` topics that exist."""
-        self.feed(
-            TopicsSeen(
-                cause="topics seen", now_ms=now_ms, requested=requested, topics=topics, feature_level=feature_level
-            )
-        )
+        self.feed(TopicsSeen(cause="topics seen", now_ms=now_ms, requested=requested, topics=topics))
 
     def census(self) -> list[GroupFigures]:
         """Return figures of the groups for the metrics; see :meth:`CoordinatorMachine.census`."""

@@ -53,7 +53,6 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
         return replace(
             group_settings(self._config, self._log.config),
             record_bytes_max=self._log.rows_bytes_max - ROW_HEAD_BYTES,
-            feature_level=self._feature_level,
         )
 
     def _reconfigure(self, runner: _Runner) -> None:
@@ -83,7 +82,7 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
                 continue
             facts = {row.topic: (row.topic_id, len(row.partitions)) for row in found.topics if row.error_code == 0}
             if runner is self._runner:
-                runner.topics_seen(requested, facts, self.now_ms(), feature_level=found.feature_level)
+                runner.topics_seen(requested, facts, self.now_ms())
 
     async def stop(self) -> None:
         """Stop serving; everything acknowledged is in the log."""

@@ -118,8 +118,7 @@ def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCen
     Raises ValueError.
     """
     groups = []
-    for name, state, members, offsets, *later in rows:
-        pending = later[0] if later else 0  # a coordinator of an earlier release reports none
+    for name, state, members, offsets, pending, *_ in rows:
         if not isinstance(members, int) or not isinstance(offsets, list) or not isinstance(pending, int):
             raise ValueError(f"{name!r} is no group")
         known: dict[TopicPartition, int] = {}

@@ -62,6 +62,7 @@ def read_role(spare: SpareSpec) -> ReplicaSpec | None:
     try:
         note = json.loads(spare.role_file.read_text(encoding="utf-8"))
         given = {key: note[key] for key in _NOTED}
+        allows_plaintext = note["allow_plaintext"] is True
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -73,7 +74,7 @@ def read_role(spare: SpareSpec) -> ReplicaSpec | None:
         **given,
         data_directory=spare.data_directory,
         secret=spare.secret,
-        allow_plaintext=note.get("allow_plaintext") is True,  # a note of an earlier version does not have it
+        allow_plaintext=allows_plaintext,
     )
 
 

@@ -377,7 +377,7 @@ class ReplicaEffects:
     def adopt_producers(self, snapshot: Records) -> None:
         """Apply the leader's snapshot of the producers before the start of this log."""
         try:
-            self._log.adopt_producers(snapshot, self._time_of_day())
+            self._log.adopt_producers(snapshot)
         except RaylogError as error:
             logger.warning("%s: what the leader knows of its producers is not taken: %s", self._partition, error)
 

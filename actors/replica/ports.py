@@ -174,7 +174,7 @@ class Log(Protocol):
     def producers_below(self, offset: int) -> Records:
         """Return a snapshot of the producers of the batches before an offset."""
 
-    def adopt_producers(self, snapshot: Records, now_ms: int) -> None:
+    def adopt_producers(self, snapshot: Records) -> None:
         """Apply the leader's snapshot of the producers before the log's start, while the log is empty."""
 
     def append_as_leader(self, payload: Records, leader_epoch: int, now_ms: int) -> Appended:

@@ -485,8 +485,7 @@ class ReplicaServer:
         registered = REGISTER_REPLICA.read_reply(reply.args)
         # After a restart by Ray, the spec is that of the actor's first start, and may be old.
         topic, cluster = registered.topic_config, registered.cluster_config
-        spec = self.spec if topic is None else replace(self.spec, topic_config=topic)
-        self.reconfigure(spec if cluster is None else replace(spec, cluster_config=cluster))
+        self.reconfigure(replace(self.spec, topic_config=topic, cluster_config=cluster))
         if self._reports_loss:
             note_boot(self.spec, log_settings(self.spec)[1].before_acknowledging)
         if opened is not None and opened.log.recovered.end_cut and runner.machine is None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from raylog.core.errors import UnsupportedVersion
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, Row, from_wire, to_wire
 from raylog.storage.errors import CorruptBatch
 
@@ -31,7 +32,10 @@ def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[CheckpointPart
 
 
 def joined(end: CheckpointEnd, rows: Sequence[Row | None]) -> Checkpoint:
-    """Return the checkpoint that consists of these rows. Raises CorruptBatch if a row is not the expected piece."""
+    """Return the checkpoint that consists of these rows.
+
+    Raises CorruptBatch if a row is not the expected piece, and UnsupportedVersion for one of another release.
+    """
     data: list[bytes] = []
     for index, row in enumerate(rows):
         if not isinstance(row, CheckpointPart) or (row.number, row.index) != (end.number, index):
@@ -40,8 +44,11 @@ def joined(end: CheckpointEnd, rows: Sequence[Row | None]) -> Checkpoint:
     try:
         wire: list[Any] = _decode(b"".join(data))
         row = from_wire(wire)
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise CorruptBatch(f"checkpoint {end.number} cannot be read ({error})") from error
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise UnsupportedVersion(
+            f"Checkpoint {end.number} of the scheduler cannot be read ({error}); another release of Raylog wrote it: "
+            "install that release."
+        ) from error
     if not isinstance(row, Checkpoint):
         raise CorruptBatch(f"the pieces of checkpoint {end.number} are another row")
     return row

@@ -39,7 +39,7 @@ TURN_BYTES: Final = 8 * 1024 * 1024
 TURN_KEYS: Final = 64
 """Records that a turn reads first, before it knows how large they are."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Most bytes of records in a batch. An earlier release may have made a larger one, which is halved."""
+"""Most bytes of records in a batch."""
 
 
 class Owner(Protocol):

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from raylog.core.errors import UnsupportedVersion
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
@@ -48,7 +49,7 @@ class Copy(NamedTuple):
 
 
 def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead | Unreadable]:
-    """Return the events of the batches from an offset on. Raises CorruptBatch.
+    """Return the events of the batches from an offset on. Raises CorruptBatch, UnsupportedVersion.
 
     A producer's batch that was stored with good bytes, but cannot be decoded, yields Unreadable: it can never be
     delivered.
@@ -119,5 +120,8 @@ def _row(columns: Columns) -> Row:
     try:
         wire: list[Any] = _decode(key)
         return from_wire(wire, value or b"")
-    except (ValueError, TypeError, msgspec.MsgspecError) as error:  # written by a newer release, or by another program
-        raise CorruptBatch(f"a row of the scheduler cannot be read ({error})") from error
+    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        raise UnsupportedVersion(
+            f"The row of the scheduler at offset {columns.offsets[0]} cannot be read ({error}); another release of "
+            "Raylog wrote it: install that release."
+        ) from error

@@ -14,7 +14,7 @@ import msgspec
 
 from raylog.actors.roles.host import OwnLog
 from raylog.core.scheduling.rows import sums_of
-from raylog.core.scheduling.runs import NO_CHECK, PAGE_BYTES, Run, RunFacts, pages_fit
+from raylog.core.scheduling.runs import PAGE_BYTES, Run, RunFacts, pages_fit
 from raylog.storage.batch.header import iter_headers, parse_header
 from raylog.storage.batch.only_record import key_and_value
 from raylog.storage.batch.records import open_batch
@@ -81,9 +81,7 @@ class RunReader:
         return 0, self._whole(offset)
 
     def _look(self, offset: int, check: int) -> Known | None:
-        """Read the checksums of a run's pages from its row; None if there are none, or they are damaged."""
-        if check == NO_CHECK:
-            return None
+        """Read the checksums of a run's pages from its row; None if they are damaged."""
         head = self._log.read_part(offset, 0, HEAD_BYTES)
         try:
             places = key_and_value(head, parse_header(head))

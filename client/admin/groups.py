@@ -23,7 +23,7 @@ from raylog.client.admin.topic_ids import current_topic_ids
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.tasks import outcomes
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.coordinators.hashing import coordinator_partition
@@ -89,16 +89,12 @@ class AsyncGroups:
                 )
             found.update((row.group_id, row.protocol_type, row.state, row.group_type) for row in rows)
 
-        keys = keys_of_each_coordinator(len(topic.partitions), config=topic.config)
+        keys = keys_of_each_coordinator(len(topic.partitions))
         answers = await outcomes(lambda each: add(*each), enumerate(keys))
         for answer in answers:
             if isinstance(answer, BaseException):
                 raise answer
-        return [  # a coordinator of an earlier release ignores the filters
-            GroupListing(name, protocol_type, state, kind)
-            for name, protocol_type, state, kind in sorted(found)
-            if (not request.states or state in request.states) and (not request.types or kind in request.types)
-        ]
+        return [GroupListing(*row) for row in sorted(found)]
 
     async def _had_groups(self, partition: int, deadline: Deadline) -> bool:
         """Whether a partition of the offsets topic was ever written to; True if that cannot be found out.
@@ -223,23 +219,20 @@ class AsyncGroups:
         return await partition_lags(self.cluster, committed, now_ms=int(time.time() * 1000), timeout_s=deadline.left_s)
 
 
-def keys_of_each_coordinator(partitions: int, prefix: str = "", *, config: Mapping[str, str]) -> list[str]:
-    """For each of so many coordinator partitions a key that brokers hash to it; each key begins with `prefix`.
-
-    `config`: of the topic with the coordinators' state, since it determines the hash.
-    """
+def keys_of_each_coordinator(partitions: int, prefix: str = "") -> list[str]:
+    """For each of so many coordinator partitions a key that brokers hash to it; each key begins with `prefix`."""
     keys: dict[int, str] = {}
     number = 0
     while len(keys) < partitions:
         key = f"{prefix}{number}"
-        keys.setdefault(coordinator_partition(key, partitions, config), key)
+        keys.setdefault(coordinator_partition(key, partitions), key)
         number += 1
     return [keys[index] for index in range(partitions)]
 
 
 def _member(row: DescribedMember) -> MemberDescription:
     try:
-        assigned = read_assignment(row.assignment)
+        assigned = decode_assignment(row.assignment)
     except ValueError:
         assigned = ()  # another kind of client: only its members can read the assignment
     return MemberDescription(

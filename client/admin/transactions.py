@@ -126,10 +126,9 @@ class AsyncTransactionAdmin:
                     timeout_s=deadline.left_s,
                     kind=TRANSACTION,
                 )
-            listed = (TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows)
-            return [row for row in listed if row.transactional_id.startswith(prefix)]  # earlier releases send all
+            return [TransactionListing(row.transactional_id, row.producer_id, row.state) for row in rows]
 
-        keys = keys_of_each_coordinator(len(topic.partitions), prefix, config=topic.config)
+        keys = keys_of_each_coordinator(len(topic.partitions), prefix)
         found = await side_by_side(lambda each: of(*each), enumerate(keys))
         return sorted((row for rows in found for row in rows), key=lambda row: row.transactional_id)
 

@@ -144,7 +144,7 @@ async def _through_ray(token: Proof | None, timeout_s: float) -> ClusterAddress:
         info = await asyncio.to_thread(_query_controller, deadline.left_s)
         endpoints = () if info is None else tuple((str(host), int(port)) for _, host, port in info["brokers"])
         if info is not None and endpoints:
-            before = info.get("replaced_secret")  # a controller of an earlier release does not send it
+            before = info["replaced_secret"]
             replaced = None if before is None else parse_secret(before)
             known = token or parse_secret(info["secret"])
             return ClusterAddress(known, endpoints, through_ray=True, replaced=replaced)

@@ -124,11 +124,11 @@ class MetadataCache:
     def update_leader(self, topic: str, partition: int, leader: object, topic_id: object) -> bool:
         """Apply the leader that an error names, [broker, leader epoch, host, port]; True = it was news (KIP-951).
 
-        `topic_id`: of the topic that the error is about, None from an earlier release. It matters after a topic was
-        deleted and created again: the epochs of the old topic may be higher, and mean nothing for the new one.
+        `topic_id`: of the topic that the error is about. It matters after a topic was deleted and created again: the
+        epochs of the old topic may be higher, and mean nothing for the new one.
         """
         known, info = self.partition(topic, partition), self.topics.get(topic)
-        if info is None or topic_id not in (None, info.topic_id):
+        if info is None or topic_id != info.topic_id:
             return False
         match leader:
             case [int(broker), int(epoch), str(host), int(port)]:

@@ -13,11 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from raylog.client.group import early_protocol
 from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
-from raylog.client.group.embedded_protocol import PROTOCOL_TYPE, encode_subscription
-from raylog.client.group.exchange import assignment_for, is_early, read_assignment, read_subscription
+from raylog.client.group.embedded_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.errors import (
     AssignorFailed,
@@ -163,8 +167,6 @@ class Membership:
         """Whether a join was sent, and the assignment of that rebalance was not received yet."""
         self._claimed: frozenset[TopicPartition] = frozenset()
         """The owned partitions in its last join."""
-        self._metadata: dict[str, bytes] = {}
-        """As the leader: the metadata of each member's join in this rebalance."""
         self.has_missed = False
         """Whether a rebalance ended without this member, though it still counts as one: others may have its partitions.
 
@@ -175,8 +177,6 @@ class Membership:
         """The last generation that it received."""
         self._awaits_return = False
         """As the leader: whether its assignment revokes partitions, which another rebalance has to assign again."""
-        self._writes_early = False
-        """Whether its leader runs a release before 0.3, which reads only the early format."""
         self.unassigned_rows: list[JoinGroupMember] = []
         """As the leader: all members' rows, while the coordinator keeps the old assignment (KIP-814); else empty."""
         self.fenced: FencedInstanceId | None = None
@@ -218,10 +218,6 @@ class Membership:
         )
 
     def _subscription(self, assignor: PartitionAssignor, topics: tuple[str, ...]) -> bytes:
-        if self._writes_early:
-            return early_protocol.encode_subscription(
-                Subscription(topics=topics, owned=self.owned, generation=self.owned_generation)
-            )
         try:
             user_data = assignor.user_data(topics, self.owned, self.owned_generation)
         except USER_ERRORS as error:  # the user's class may raise anything
@@ -250,7 +246,6 @@ class Membership:
         self.rejoin_reason = None
         self.lost = False
         rows = list(reply.members) if self.is_leader else []
-        self._metadata = {row.member_id: row.metadata for row in rows}
         self.unassigned_rows = rows if reply.skip_assignment else []
         return [] if reply.skip_assignment else rows
 
@@ -262,7 +257,7 @@ class Membership:
         found: dict[str, Subscription] = {}
         for row in members:
             try:
-                found[row.member_id] = read_subscription(row.metadata, row.group_instance_id)
+                found[row.member_id] = decode_subscription(row.metadata, row.group_instance_id)
             except ValueError as error:
                 found[row.member_id] = Subscription(topics=(), instance_id=row.group_instance_id)
                 logger.warning(
@@ -289,10 +284,7 @@ class Membership:
             self._awaits_return = any(
                 set(each.owned) - set(result[member_id]) for member_id, each in subscriptions.items()
             )
-            rows = [
-                SyncGroupAssignment(member_id, assignment_for(self._metadata.get(member_id, b""), result[member_id]))
-                for member_id in sorted(result)
-            ]
+            rows = [SyncGroupAssignment(member, encode_assignment(result[member])) for member in sorted(result)]
         return SyncGroupRequest(self.group, self.generation, self.member_id, self.instance_id, rows)
 
     def synced(self, assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -301,7 +293,7 @@ class Membership:
         Raises InconsistentGroupProtocol for an assignment that cannot be parsed: the leader is another kind of client.
         """
         try:
-            self.owned = read_assignment(assignment)
+            self.owned = decode_assignment(assignment)
         except ValueError as error:
             raise InconsistentGroupProtocol(
                 f"The leader of group {self.group!r} gave an assignment that cannot be read ({error}): it is another "
@@ -310,17 +302,10 @@ class Membership:
         self.owned_generation = self.generation
         self.is_stable = True
         self.is_joining = False
-        self._learn_form(assignment)
         for assignor in self.assignors:
             if assignor.name == self.protocol:
                 _notify(assignor, self.owned, self.generation)
         return self.owned
-
-    def _learn_form(self, assignment: bytes) -> None:
-        if assignment and is_early(assignment) is not self._writes_early:
-            self._writes_early = not self._writes_early
-            if self._writes_early:
-                self.need_rejoin("its leader runs an earlier release, and could not read what it subscribes to")
 
     def taken_up(self) -> None:
         """The last assignment is in force: this member has given up the partitions that it revoked.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition, UnsupportedVersion
+from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
 from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
@@ -24,7 +24,7 @@ from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE, DescribeProducersRequest, ProduceRequest
 from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest
 from raylog.storage.batch.compression import COMPRESSIONS
-from raylog.storage.batch.header import HEADER_BYTES, LASTING_PRODUCERS
+from raylog.storage.batch.header import HEADER_BYTES
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
 ACKS_ALL: Final = -1
@@ -77,23 +77,12 @@ class ResumedProducer:
         await self.cluster.close()
 
     async def new_producer_id(self) -> int:
-        """A new lasting producer id: unique, and never forgotten by partitions. Its first epoch is 0.
-
-        Raises UnsupportedVersion if a broker of an earlier release answers.
-        """
+        """A new lasting producer id: unique, and never forgotten by partitions. Its first epoch is 0."""
         reply = await self.cluster.call_broker(INIT_PRODUCER_ID, InitProducerIdRequest(True), timeout_s=self._timeout_s)
-        if reply.producer_id < LASTING_PRODUCERS:
-            raise UnsupportedVersion(
-                "A broker of an earlier release gave a producer id that partitions forget after a day: upgrade every "
-                "broker, then start this again."
-            )
         return reply.producer_id
 
     async def make_scheduled_topic(self) -> None:
-        """Make sure that ``__scheduled`` exists, where delayed records wait.
-
-        Raises UnsupportedVersion below its feature level.
-        """
+        """Make sure that ``__scheduled`` exists, where delayed records wait."""
         await self.cluster.call_broker(
             ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest(SCHEDULED_TOPIC), timeout_s=self._timeout_s
         )

@@ -240,7 +240,7 @@ class Scheduling:
     async def find(self, topic: str, timeout_s: float, partition: int | None = None) -> Waiting:
         """Look up where a topic's delayed records wait; creates ``__scheduled`` if it does not exist.
 
-        Raises UnknownTopicOrPartition, UnsupportedVersion, RequestTimedOut, InvalidRecord for an internal topic.
+        Raises UnknownTopicOrPartition, RequestTimedOut, InvalidRecord for an internal topic.
         """
         deadline = Deadline(timeout_s)
         failures = self._failures()

@@ -306,11 +306,7 @@ class RangeFetcher:
             times.end_ms,
             self._isolation,
         )
-        try:
-            reply, _ = await call(connection, FIND_TIMES, request, timeout_s=timeout_s)
-        except InvalidRequest:  # a leader of an earlier release does not know the request: read everything
-            self._skips, self._times = False, None
-            return False
+        reply, _ = await call(connection, FIND_TIMES, request, timeout_s=timeout_s)
         has_moved = reply.next_offset > self.next_offset
         self.next_offset = min(max(self.next_offset, reply.next_offset), wanted.end)
         self._most_bytes = min(self._max_bytes, NARROW_FETCH_BYTES)

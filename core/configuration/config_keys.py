@@ -14,7 +14,6 @@ from raylog.core.configuration.config_key import keys_of as _keys
 from raylog.core.configuration.listeners import ADVERTISED, DEFAULT, LISTENERS
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.configuration.time_keys import TIME_KEYS
-from raylog.core.coordinators.hashing import HASH_SETTING
 
 OFFSETS: Final = "__consumer_offsets"
 TRANSACTIONS: Final = "__transaction_state"
@@ -27,7 +26,6 @@ _FIXED_PARTITIONS: Final = "What is in it is found by its number of partitions, 
 _FIXED_REPLICAS: Final = "Move its partitions to other replicas with `raylog topic reassign`."
 
 TOPIC_KEYS: Final = _keys(
-    HASH_SETTING,
     ConfigKey(
         name="cleanup.policy",
         kind="list",

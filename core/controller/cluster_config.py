@@ -16,18 +16,13 @@ from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import AlterClusterConfigReceived, SendClusterConfig
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import check_awake
-from raylog.core.errors import UnsupportedVersion
-from raylog.core.features import ALTERING_LEVEL
 from raylog.core.metadata.image import MetadataImage, cluster_altered
-from raylog.core.metadata.records import ClusterConfigured
 from raylog.core.partition import PartitionState
 from raylog.core.sleeping.queue import WakeQueue
 
 
 def config_at_start(given: Mapping[str, str], start: str, image: MetadataImage) -> Mapping[str, str]:
     """Return the settings in force after a controller has started with this image and the values ``given`` to it."""
-    if image.feature_level < ALTERING_LEVEL:
-        return {**image.config, **given}
     return image.values.started(given, start).config
 
 
@@ -36,13 +31,7 @@ def started(given: Mapping[str, str], start: str, decision: ControllerDecision) 
 
     ``start`` identifies the start: with its first controller, the settings that waited for a start come into force.
     """
-    image = decision.image
-    if image.feature_level < ALTERING_LEVEL:
-        config = config_at_start(given, start, image)
-        if config != image.config:
-            decision.write(ClusterConfigured(config=config))
-    else:
-        _write(image.values.started(given, start), decision)
+    _write(decision.image.values.started(given, start), decision)
 
 
 class ClusterSettings:
@@ -55,16 +44,9 @@ class ClusterSettings:
     def alter(self, event: AlterClusterConfigReceived, decision: ControllerDecision) -> None:
         """Alter settings as requested, all or none of them; answers with the named ones as they are afterwards.
 
-        Raises InvalidConfig; UnsupportedVersion below the feature level of alterations; InvalidPartitions when brokers
-        have no room for the replicas that would sleep no longer.
+        Raises InvalidConfig; InvalidPartitions when brokers have no room for the replicas that would sleep no longer.
         """
         image = decision.image
-        if image.feature_level < ALTERING_LEVEL:
-            raise UnsupportedVersion(
-                f"Altering the cluster's settings needs feature level {ALTERING_LEVEL}, and this cluster is at "
-                f"{image.feature_level}: brokers of an earlier release could not read them. Raise it with "
-                "`raylog features upgrade`, or start the cluster again with `raylog start --config`."
-            )
         after = image.values.alter(event.set, event.delete, image.topics)
         stay_awake = self._stay_awake(after.config, decision)
         if not event.validate_only:
@@ -93,10 +75,7 @@ def altered(changes: Mapping[str, object], delete: Iterable[str], decision: Cont
     """Alter settings as part of another request, which has checked them already; idempotent."""
     image = decision.image
     after = image.values.alter(changes, delete, image.topics)
-    if image.feature_level >= ALTERING_LEVEL:
-        _write(after, decision)
-    elif after.config != image.config:
-        decision.write(ClusterConfigured(config=after.config))
+    _write(after, decision)
 
 
 def _write(after: ClusterValues, decision: ControllerDecision) -> None:

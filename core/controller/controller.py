@@ -64,7 +64,7 @@ from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
 from raylog.core.decision import Story
 from raylog.core.errors import InvalidRequest, RaylogError, UnsupportedVersion
-from raylog.core.features import SUPPORTED, misfit
+from raylog.core.features import FIRST_LEVEL, SUPPORTED, misfit
 from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.core.invariants import require
 from raylog.core.metadata.image import MetadataImage
@@ -150,8 +150,9 @@ class ControllerMachine:
         if not image.cluster_id:
             cluster_id = self._settings.cluster_id or self._settings.new_topic_id()
             decision.write(ClusterCreated(cluster_id=cluster_id, config=self._cluster_config))
-            # No broker of an earlier release has joined yet, and none can be needed to read what there is.
-            decision.write(FeatureLevelRaised(level=SUPPORTED.highest))
+            if SUPPORTED.highest > FIRST_LEVEL:
+                # No broker of an earlier release has joined yet, and none can be needed to read what there is.
+                decision.write(FeatureLevelRaised(level=SUPPORTED.highest))
         if voters:
             decision.write(VotersEntered(voters=voters))
         following = ControllerEpoch(image.controller_epoch + 1)
@@ -160,7 +161,6 @@ class ControllerMachine:
         self._liveness.started(decision)
         self._moves.started(decision)
         self._wakes.started(image)
-        self._coordinators.compact(decision)
         return decision.finish()
 
     def step(self, event: Event) -> Outbox[Effect]:
@@ -263,9 +263,6 @@ class ControllerMachine:
                 self._shutdown.resume(event, decision)
             case RaiseFeatureLevelReceived():
                 feature_levels.raise_level(event, decision)
-                self._coordinators.compact(decision)
-                # From this level on the records can hold the settings' sources.
-                cluster_configs.started(self._cluster_config, self._cluster_start, decision)
             case ProducerIdsRequested():
                 self._coordinators.producer_ids(event, decision)
             case CoordinatorRequested():

@@ -21,39 +21,31 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
-from raylog.core.coordinators.hashing import HASH_KEY, JAVA
 from raylog.core.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     StaleBrokerEpoch,
-    UnsupportedVersion,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL, FIRST_LEVEL, HASH_LEVEL, TRANSACTIONS_LEVEL
 from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
-from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated, TopicConfigured
+from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
 from raylog.core.sleeping.queue import WakeQueue
 
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
-KIND_LEVELS: Mapping[str, int] = {"transaction": TRANSACTIONS_LEVEL}
-"""The feature level that brought a kind of coordinator; other kinds exist from the first level on."""
 INTERNAL_TOPIC_CONFIG: Mapping[str, str] = {
     "retention.ms": "-1",
     "retention.bytes": "-1",
     "segment.bytes": str(8 * 1024 * 1024),
+    "cleanup.policy": "compact",
 }
 """Small segments: the active one is never cleaned, and a coordinator reads all of it when it starts (ADR 0047)."""
-COMPACTED: Mapping[str, str] = {**INTERNAL_TOPIC_CONFIG, "cleanup.policy": "compact"}
-"""The same from :data:`COMPACTION_LEVEL` on."""
 PRODUCER_IDS_MAX = 100_000
 """Producer ids that one request may take."""
 PRODUCER_EPOCHS = 32_767
 """Producer epochs are 16-bit; after the last but one a coordinator continues with another producer id. The last one
 fences the earlier id: no coordinator is registered with it."""
-EPOCHS_OF_EARLIER_RELEASES = 32_768
-"""Producer epochs that earlier releases gave out: the last one too."""
 START_RETRY_MS = 5_000
 """A coordinator that was started but has not registered is started again after this time."""
 
@@ -68,17 +60,6 @@ def topic_behind(kind: str) -> str:
     if topic is None:
         raise InvalidRequest(did_you_mean("kind of coordinator", kind, INTERNAL_TOPICS))
     return topic
-
-
-def check_level(kind: str, feature_level: int) -> None:
-    """Raise :class:`UnsupportedVersion` for a kind of coordinator that this feature level does not have."""
-    needed = KIND_LEVELS.get(kind, FIRST_LEVEL)
-    if feature_level < needed:
-        raise UnsupportedVersion(
-            f"A {kind} coordinator needs feature level {needed}, and this cluster is at {feature_level}: processes of "
-            "an earlier release could not read what it writes. Raise it with `raylog features upgrade`, or produce "
-            "without a transactional id."
-        )
 
 
 class Coordinators:
@@ -97,7 +78,6 @@ class Coordinators:
         Its partition wakes at the same time: a coordinator begins with an append.
         """
         name = topic_behind(event.kind)
-        check_level(event.kind, decision.image.feature_level)
         if name not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
@@ -122,21 +102,7 @@ class Coordinators:
         if kind == "transaction":
             count = settings.transaction_state_log_num_partitions
             wanted = settings.transaction_state_log_replication_factor
-        is_compacted = decision.image.feature_level >= COMPACTION_LEVEL
-        config = dict(COMPACTED if is_compacted else INTERNAL_TOPIC_CONFIG)
-        if decision.image.feature_level >= HASH_LEVEL:
-            config[HASH_KEY] = JAVA
-        self._topics.create_internal(name, count, wanted, config, decision)
-
-    def compact(self, decision: ControllerDecision) -> None:
-        """Turn on compaction for coordinators' topics that were created below :data:`COMPACTION_LEVEL`."""
-        if decision.image.feature_level < COMPACTION_LEVEL:
-            return
-        for name in sorted(INTERNAL_TOPICS.values()):
-            topic = decision.image.topics.get(name)
-            if topic is not None and "compact" not in topic.config.get("cleanup.policy", ""):
-                config = {**topic.config, **COMPACTED}
-                decision.write(TopicConfigured(topic_id=topic.topic_id, topic=name, config=config))
+        self._topics.create_internal(name, count, wanted, INTERNAL_TOPIC_CONFIG, decision)
 
     def register(self, event: CoordinatorRegistrationReceived, decision: ControllerDecision) -> None:
         """Register a coordinator: a new incarnation gets the next epoch, the present one keeps its epoch."""
@@ -237,6 +203,6 @@ class Coordinators:
 def keeps_producer(held: int, epoch: int) -> bool:
     """Return whether coordinator epoch ``epoch`` may keep the producer id of epoch ``held``, the one before.
 
-    It may if its producer epoch is higher, whichever release registered the one before.
+    It may if its producer epoch is higher.
     """
-    return epoch % PRODUCER_EPOCHS > max(held % PRODUCER_EPOCHS, held % EPOCHS_OF_EARLIER_RELEASES)
+    return epoch % PRODUCER_EPOCHS > held % PRODUCER_EPOCHS

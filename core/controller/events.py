@@ -59,8 +59,6 @@ class BrokerRegistrationReceived(MemberRequest):
     cluster_id: str = ""
     levels: LevelRange = FIRST
     """The feature levels that the broker's release knows."""
-    awake_max: int = -1
-    """How many awake replicas its machine can have; -1 = not known."""
     capacity: tuple[int, ...] = ()
     """A :class:`~raylog.core.metadata.capacity.Capacity` as a row: what its machine and process have."""
 

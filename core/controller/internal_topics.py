@@ -13,8 +13,7 @@ from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
-from raylog.core.errors import InvalidRequest, LeaderNotAvailable, UnsupportedVersion, did_you_mean
-from raylog.core.features import QUEUES_LEVEL
+from raylog.core.errors import InvalidRequest, LeaderNotAvailable, did_you_mean
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 SHARE_STATE_TOPIC: Final = "__share_state"
@@ -60,17 +59,11 @@ class InternalTopics:
     def ensure(self, event: InternalTopicRequested, decision: ControllerDecision) -> None:
         """Create a topic unless it exists, and reply with its id and its number of partitions.
 
-        Raises InvalidRequest for another name, and UnsupportedVersion below the feature level that brought them.
+        Raises InvalidRequest for another name.
         """
         wanted = ON_FIRST_USE.get(event.topic)
         if wanted is None:
             raise InvalidRequest(did_you_mean("internal topic", event.topic, ON_FIRST_USE))
-        level = decision.image.feature_level
-        if level < QUEUES_LEVEL:
-            raise UnsupportedVersion(
-                f"{event.topic} needs feature level {QUEUES_LEVEL}, and this cluster is at {level}: brokers of an "
-                "earlier release could not serve it. Raise the level with `raylog features upgrade`."
-            )
         if event.topic not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise LeaderNotAvailable(f"No broker is online that could hold {event.topic}; try again.")

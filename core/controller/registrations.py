@@ -83,15 +83,14 @@ class Registrations:
             directory_id=event.directory_id,
             lowest_level=event.levels.lowest,
             highest_level=event.levels.highest,
-            awake_max=event.awake_max,
             capacity=event.capacity,
         )
-        where = (event.host, event.port, event.node_id, event.levels, event.awake_max, event.capacity)
+        where = (event.host, event.port, event.node_id, event.levels, event.capacity)
         if (
             held is None
             or not held.online
             or held.incarnation != incarnation
-            or (held.host, held.port, held.node_id, held.levels, held.awake_max, held.capacity) != where
+            or (held.host, held.port, held.node_id, held.levels, held.capacity) != where
         ):
             decision.write(record)
         decision.sessions.open(event.session, member, incarnation, decision.now_ms)
@@ -100,7 +99,7 @@ class Registrations:
         snapshot: list[object] = [found.to_wire() for found in image.to_records()]
         decision.reply(
             event.request,
-            [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker, True],
+            [incarnation, image.cluster_id, image.controller_epoch, image.version, snapshot, event.broker],
         )
 
     def _broker_of(self, event: BrokerRegistrationReceived, decision: ControllerDecision) -> BrokerId:

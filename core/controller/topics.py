@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
 
-from raylog.core.config import TOPIC_KEYS, TopicConfig, sleep_after_ms, validate_topic_config
+from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_config
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
-from raylog.core.configuration.time_keys import TIME_KEYS, check_expiry
+from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
@@ -21,7 +20,6 @@ from raylog.core.controller.events import (
 from raylog.core.controller.leading.placement import Assignment, place_replicas
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.coordinators.hashing import HASH_KEY
 from raylog.core.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -32,7 +30,6 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.features import COMPACTION_LEVEL, HASH_LEVEL, QUEUES_LEVEL, REWRITING_LEVEL
 from raylog.core.forwarding.settings import expires
 from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
@@ -51,14 +48,6 @@ PARTITIONS_MAX = 10_000
 """Partitions of one topic; each is at least one process, so that more is surely a mistake."""
 INTERNAL_PREFIX = "__"
 
-_LEVELS: Final[Mapping[str, int]] = {
-    "cleanup.policy": COMPACTION_LEVEL,
-    "compression.type": REWRITING_LEVEL,
-    "message.timestamp.type": REWRITING_LEVEL,
-    HASH_KEY: HASH_LEVEL,
-    **{key.name: QUEUES_LEVEL for key in TIME_KEYS},
-}
-"""The feature level from which on a key may have another value than its default."""
 _LEGAL = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
 
@@ -107,7 +96,7 @@ class Topics:
             assignment = self.placed(count, factor, decision)
         else:
             assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
-        config = _checked_config(event.config, len(assignment[0]), decision.image)
+        config = _checked_config(event.config, len(assignment[0]))
         check_expiry(event.topic, config)
         self._check_room(config, assignment, decision.image)
         if event.validate_only:
@@ -121,7 +110,7 @@ class Topics:
         """Create an internal topic of ``count`` partitions, with as many of ``wanted`` replicas as are possible now."""
         factor = min(wanted, len(self._liveness.able_brokers(wanted)))
         assignment = self.placed(count, factor, decision)
-        self._write(name, _checked_config(config, factor, decision.image), assignment, decision)
+        self._write(name, _checked_config(config, factor), assignment, decision)
 
     def delete(self, event: DeleteTopicReceived, decision: ControllerDecision) -> None:
         """Delete a topic and stop its replicas."""
@@ -152,12 +141,8 @@ class Topics:
         validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
         kept = {key: value for key, value in topic.config.items() if key not in event.delete}
         factor = min(state.replication_factor for state in topic.partitions)
-        config = _checked_config({**kept, **event.set}, factor, decision.image)
+        config = _checked_config({**kept, **event.set}, factor)
         check_expiry(event.topic, config)
-        if config.get(HASH_KEY) != topic.config.get(HASH_KEY):
-            raise InvalidConfig(
-                f"{HASH_KEY} of {event.topic!r} cannot be changed: its groups would be looked for in other partitions."
-            )
         before_ms, after_ms = (sleep_after_ms(each, decision.image.config) for each in (topic.config, config))
         stays_awake = after_ms < 0 <= before_ms
         if stays_awake:
@@ -314,18 +299,11 @@ def check_awake(added: Mapping[BrokerId, int], image: MetadataImage, config: Map
 
 def _begin_asleep(config: Mapping[str, str], image: MetadataImage) -> bool:
     """Return whether new partitions of a topic with this configuration begin asleep."""
-    return sleep_after_ms(config, image.config) >= 0 and image.feature_level >= PartitionsBornAsleep.LEVEL
+    return sleep_after_ms(config, image.config) >= 0
 
 
-def _checked_config(config: Mapping[str, object], replication_factor: int, image: MetadataImage) -> dict[str, str]:
+def _checked_config(config: Mapping[str, object], replication_factor: int) -> dict[str, str]:
     checked = validate_topic_config(config)
-    for key, level in _LEVELS.items():
-        if image.feature_level < level and checked.get(key, TOPIC_KEYS[key].default) != TOPIC_KEYS[key].default:
-            raise InvalidConfig(
-                f"{key}={checked[key]} needs feature level {level}, and this cluster is at {image.feature_level}: "
-                "replicas of an earlier release could not read the topic's settings. Raise it with "
-                "`raylog features upgrade`."
-            )
     needed = int(checked.get("min.insync.replicas", "1"))
     if needed > replication_factor:
         raise InvalidConfig(

@@ -6,8 +6,7 @@ coordinator that served such a request would be a second coordinator of that key
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from raylog.core.coordinators.hashing import coordinator_partition
@@ -16,15 +15,14 @@ from raylog.core.errors import NotCoordinator
 
 @dataclass(frozen=True, slots=True)
 class KeyShare:
-    """The keys of partition ``index`` of a coordinators' topic with so many ``partitions`` and this ``config``."""
+    """The keys of partition ``index`` of a coordinators' topic with so many ``partitions``."""
 
     index: int
     partitions: int
-    config: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, key: str) -> NotCoordinator | None:
         """Return the error for a request about a key of another coordinator; None = the key belongs to this one."""
-        partition = coordinator_partition(key, self.partitions, self.config)
+        partition = coordinator_partition(key, self.partitions)
         if partition == self.index:
             return None
         return NotCoordinator(f"{key!r:.100} belongs to coordinator {partition}, and this is {self.index}; find it.")

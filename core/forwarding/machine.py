@@ -135,11 +135,6 @@ class ForwarderMachine:
         return None
 
     @property
-    def is_settled(self) -> bool:
-        """Whether no decision is open that a successor would have to repeat."""
-        return self.stage in (Stage.READING, Stage.WAITING, Stage.ENDED)
-
-    @property
     def is_undecided(self) -> bool:
         """Whether it is reading, and everything that it did is stored."""
         return self.stage is Stage.READING and self.note == self._saved

@@ -116,8 +116,7 @@ class Note:
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Note:
         """Return the note of msgpack values; fields of later releases are ignored."""
-        producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule = wire[:9]
-        (skipped,) = wire[9:10] or (-1,)
+        producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule, skipped = wire[:10]
         return cls(
             producer_id=producer_id,
             position=position,

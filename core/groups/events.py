@@ -20,7 +20,6 @@ from raylog.core.coordinators.events import SleepRequested as SleepRequested
 from raylog.core.coordinators.events import StoreProof as StoreProof
 from raylog.core.coordinators.events import Tick as Tick
 from raylog.core.decision import Refuse, Reply
-from raylog.core.features import CONSUMER_GROUPS_LEVEL
 
 # ---------------------------------------------------------------- events
 
@@ -201,14 +200,10 @@ class MemberHeartbeatReceived(GroupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicsSeen(CoordinatorEvent):
-    """The result of :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing topic does not exist.
-
-    ``feature_level`` is the cluster's at that time.
-    """
+    """The result of :class:`LookUpTopics`: (topic id, number of partitions) by name; a missing topic does not exist."""
 
     requested: Sequence[str]
     topics: Mapping[str, tuple[str, int]]
-    feature_level: int = CONSUMER_GROUPS_LEVEL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

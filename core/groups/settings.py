@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.core.features import CONSUMER_GROUPS_LEVEL
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSettings:
@@ -41,8 +39,5 @@ class GroupSettings:
     assignment_interval_ms: int = 100
     """Least time between two target assignments of a group of the consumer protocol: members that come together
     cause one rebalance."""
-    feature_level: int = CONSUMER_GROUPS_LEVEL
-    """The cluster's feature level when the coordinator began to load. Below CONSUMER_GROUPS_LEVEL, no member joins by
-    the consumer protocol."""
     topics_check_ms: int = 1_000
     """Interval at which the topics of groups of the consumer protocol are looked up again."""

@@ -1,8 +1,8 @@
 """Which topics the members of a classic group subscribe to, read from the metadata that they send with their joins.
 
 While a group has members, offsets of topics without subscribers may be deleted (KIP-496) and expire (KIP-211); the
-coordinator opens the metadata for nothing else. Two layouts are read: Kafka's ConsumerProtocolSubscription (version,
-then topics, big-endian), and the list in msgpack that members of release 0.2.0 send. Called by ``use.py``. Pure.
+coordinator opens the metadata for nothing else. The layout is Kafka's ConsumerProtocolSubscription (version, then
+topics, big-endian). Called by ``use.py``. Pure.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
 def topics_of(metadata: bytes) -> frozenset[str] | None:
     """Return the topics of one member's metadata, or None when it cannot be read."""
     try:
-        return frozenset(_listed(metadata) if metadata[0] & 0xF0 == 0x90 else _kafkas(metadata))
+        return frozenset(_kafkas(metadata))
     except (IndexError, ValueError):  # cut off, or not text
         return None
 
@@ -53,31 +53,6 @@ def _kafkas(data: bytes) -> list[str]:
         size = _number(data, at, 2)
         topics.append(_text(data, at + 2, size))
         at += 2 + size
-    return topics
-
-
-def _listed(data: bytes) -> list[str]:
-    """Read a msgpack list whose first item is a small number, and whose second is the list of topics."""
-    _check(data[0] & 0x0F >= 2 and data[1] < 0x80)
-    kind, at = data[2], 3
-    if kind & 0xF0 == 0x90:
-        count = kind & 0x0F
-    else:
-        width = {0xDC: 2, 0xDD: 4}.get(kind, 0)
-        _check(width > 0)
-        count, at = _number(data, at, width), at + width
-    _check(count <= _TOPICS_MAX)
-    topics: list[str] = []
-    for _ in range(count):
-        kind, at = data[at], at + 1
-        if kind & 0xE0 == 0xA0:
-            size = kind & 0x1F
-        else:
-            width = {0xD9: 1, 0xDA: 2, 0xDB: 4}.get(kind, 0)
-            _check(width > 0)
-            size, at = _number(data, at, width), at + width
-        topics.append(_text(data, at, size))
-        at += size
     return topics
 
 

@@ -17,7 +17,6 @@ from raylog.core.metadata.records import (
     BrokerResumed,
     BrokerStopped,
     ClusterAltered,
-    ClusterConfigured,
     ClusterCreated,
     ControllerStarted,
     CoordinatorPlaced,
@@ -49,11 +48,6 @@ def _cluster_created(image: ImageTables, record: ClusterCreated) -> None:
     image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
 
 
-def _cluster_configured(image: ImageTables, record: ClusterConfigured) -> None:
-    # Written before there were alterations: it does not say where the values come from.
-    image.configure(ClusterValues(dict(record.config), dict(record.config), {}))
-
-
 def _cluster_altered(image: ImageTables, record: ClusterAltered) -> None:
     image.configure(ClusterValues(dict(record.config), dict(record.given), dict(record.altered), record.start))
 
@@ -73,7 +67,6 @@ def _broker_registered(image: ImageTables, record: BrokerRegistered) -> None:
         port=record.port,
         directory_id=record.directory_id,
         levels=LevelRange(record.lowest_level, record.highest_level),
-        awake_max=record.awake_max,
         capacity=record.capacity,
         stopped=held is not None and held.stopped,
     )
@@ -271,7 +264,6 @@ def _existing(image: ImageTables, topic: str, partition: int) -> PartitionState:
 
 APPLY: Final[Mapping[type[MetadataRecord], Callable[..., None]]] = {
     ClusterCreated: _cluster_created,
-    ClusterConfigured: _cluster_configured,
     ClusterAltered: _cluster_altered,
     ControllerStarted: _controller_started,
     BrokerRegistered: _broker_registered,

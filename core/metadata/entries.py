@@ -42,10 +42,8 @@ class BrokerImage:
     directory_id: str
     levels: LevelRange = FIRST
     """The feature levels that its release knows."""
-    awake_max: int = -1
-    """How many awake replicas its machine can have, for all brokers there together; -1 = not known."""
     capacity: tuple[int, ...] = ()
-    """A :class:`~.capacity.Capacity` as a row: what its machine and process have. If set, ``awake_max`` is ignored."""
+    """A :class:`~.capacity.Capacity` as a row: what its machine and process have; empty = not known."""
     online: bool = True
     stopped: bool = False
     """Whether a stop was requested, and no resume since."""
@@ -180,8 +178,6 @@ class ImageTables:
         stated = int(config.get(AWAKE_KEY, "-1"))
         found = self.brokers.get(broker)
         capacity = UNKNOWN if found is None else Capacity.from_row(found.capacity)
-        if found is not None and not found.capacity and found.awake_max >= 0 > stated:
-            return Bound(found.awake_max // self.sharing(broker), "what its machine bears")
         dozes = doze_after_ms({}, config) >= 0
         return capacity.awake(stated=stated, dozes=dozes, sharing=self.sharing(broker))
 

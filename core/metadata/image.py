@@ -95,7 +95,6 @@ class MetadataImage(ImageTables):
                     directory_id=broker.directory_id,
                     lowest_level=broker.levels.lowest,
                     highest_level=broker.levels.highest,
-                    awake_max=broker.awake_max,
                     capacity=broker.capacity,
                 )
             )

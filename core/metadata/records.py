@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import ClassVar, TypeVar
+from typing import ClassVar, Final, TypeVar
 
-from raylog.core.features import ALTERING_LEVEL, FIRST_LEVEL
+from raylog.core.features import FIRST_LEVEL
 from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.partition import NO_ELECTION_YET
 
@@ -18,6 +18,11 @@ RECORD_TYPES: dict[str, type[MetadataRecord]] = {}
 """Every record type by the name it has on the wire."""
 
 RecordT = TypeVar("RecordT", bound="type[MetadataRecord]")
+
+_ANOTHER_RELEASE: Final = (
+    "it was written by another release of Raylog, a newer one or one from before 1.0.0; install that release here, or "
+    "begin with an empty data directory"
+)
 
 
 class MetadataRecord:
@@ -35,7 +40,7 @@ class MetadataRecord:
 
 
 def record_from_wire(row: Sequence[object]) -> MetadataRecord:
-    """Read a record's msgpack form; raises ValueError for a name that this version does not know, or a damaged record.
+    """Read a record's msgpack form; raises ValueError for a name that this release does not know, or a damaged record.
 
     Fields that a later release appended are ignored: it appends a field only where ignoring it does no harm; otherwise
     it adds a record type, under a feature level. Fields that an earlier release lacks have their defaults.
@@ -43,15 +48,16 @@ def record_from_wire(row: Sequence[object]) -> MetadataRecord:
     name = str(row[0]) if row else ""
     kind = RECORD_TYPES.get(name)
     if kind is None:
-        raise ValueError(
-            f"unknown metadata record {name!r}: it was written by a newer version of Raylog; upgrade this one"
-        )
+        raise ValueError(f"unknown metadata record {name!r}: {_ANOTHER_RELEASE}")
     layout = _layout(kind)
     values = row[1:]
     required = max((place for place, (_, _, optional) in enumerate(layout, start=1) if not optional), default=0)
     if len(values) < required:
         raise ValueError(f"metadata record {name} has {len(values)} fields where {required} are needed; it is damaged")
-    return kind(**{name: _READERS[reader](value) for (name, reader, _), value in zip(layout, values, strict=False)})
+    try:
+        return kind(**{name: _READERS[reader](value) for (name, reader, _), value in zip(layout, values, strict=False)})
+    except ValueError as error:
+        raise ValueError(f"metadata record {name} cannot be read ({error}): {_ANOTHER_RELEASE}") from None
 
 
 def _record(kind: RecordT) -> RecordT:
@@ -72,14 +78,6 @@ class ClusterCreated(MetadataRecord):
 
 @_record
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterConfigured(MetadataRecord):
-    """The cluster's configuration is now this, all of it. Written below feature level 6 (:class:`ClusterAltered`)."""
-
-    config: Mapping[str, str]
-
-
-@_record
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterAltered(MetadataRecord):
     """The cluster's configuration is now this, all of it, with its sources.
 
@@ -88,7 +86,6 @@ class ClusterAltered(MetadataRecord):
     cluster runs; empty = not known.
     """
 
-    LEVEL: ClassVar[int] = ALTERING_LEVEL
     config: Mapping[str, str]
     given: Mapping[str, str]
     altered: Mapping[str, str]
@@ -117,10 +114,8 @@ class BrokerRegistered(MetadataRecord):
     lowest_level: int = FIRST_LEVEL
     highest_level: int = FIRST_LEVEL
     """The feature levels that the broker's release knows."""
-    awake_max: int = -1
-    """How many awake replicas its machine can have, for all brokers there together; -1 = not known."""
     capacity: tuple[int, ...] = ()
-    """A :class:`~.capacity.Capacity` as a row: what its machine and process have. If set, ``awake_max`` is ignored."""
+    """A :class:`~.capacity.Capacity` as a row: what its machine and process have; empty = not known."""
 
 
 @_record
@@ -235,7 +230,6 @@ class PartitionAsleep(PartitionChanged):
     ``asleep`` is a :class:`~raylog.core.partition.SleepPoint` as a row. The next :class:`PartitionChanged` wakes it.
     """
 
-    LEVEL: ClassVar[int] = 2
     asleep: tuple[int, ...]
 
 
@@ -244,7 +238,6 @@ class PartitionAsleep(PartitionChanged):
 class PartitionsBornAsleep(MetadataRecord):
     """The new partitions from ``first`` up to ``end`` (exclusive) sleep; each is led by the first of its replicas."""
 
-    LEVEL: ClassVar[int] = 2
     topic: str
     first: int
     end: int

@@ -11,7 +11,6 @@ from raylog.core.metadata.records import (
     BrokerResumed,
     BrokerStopped,
     ClusterAltered,
-    ClusterConfigured,
     MetadataRecord,
     PartitionChanged,
     PartitionsAdded,
@@ -24,7 +23,7 @@ from raylog.core.metadata.records import (
 
 _OF_PARTITION = (PartitionChanged, ReplicaPlaced)
 _OF_TOPIC = (TopicCreated, TopicConfigured, PartitionsAdded, PartitionsBornAsleep)
-_OF_ALL = (ClusterAltered, ClusterConfigured, BrokerStopped, BrokerResumed)
+_OF_ALL = (ClusterAltered, BrokerStopped, BrokerResumed)
 
 
 @dataclass(slots=True)

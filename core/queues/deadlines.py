@@ -46,7 +46,3 @@ class Deadlines:
             if not queue:
                 del self._queues[duration_ms]
         return sorted(found)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._queues.clear()

@@ -219,12 +219,9 @@ class KeeperMachine:
             )
 
     def _is_later(self, key: QueueKey) -> bool:
-        """Whether the partition was added after the group began to work on the topic.
-
-        Rows of earlier releases lack the number of partitions: a queue of such a row counts if it has begun.
-        """
+        """Whether the partition was added after the group began to work on the topic."""
         return any(
-            state.partitions <= key.partition and (state.partitions > 0 or state.start >= 0)
+            state.partitions <= key.partition
             for other, state in self.queues.items()
             if (other.group, other.topic_id) == (key.group, key.topic_id) and other.partition != key.partition
         )
@@ -280,8 +277,8 @@ class KeeperMachine:
                 self._parts[key] = []
             self._parts.get(key, []).append(ranges)
         elif kind == OPENED:
-            topic, leader_epoch, state_epoch, *more = fields
-            state = self.queues.setdefault(key, QueueState(topic, partitions=more[0] if more else 0))
+            topic, leader_epoch, state_epoch, partitions = fields[:4]
+            state = self.queues.setdefault(key, QueueState(topic, partitions=partitions))
             state.leader_epoch, state.state_epoch, state.version = leader_epoch, state_epoch, 0
         elif kind == CHANGE:
             change = self._whole(key, fields[1:])
@@ -294,8 +291,8 @@ class KeeperMachine:
             change = self._whole(key, wire)
             if change is None:
                 return  # a keeper ended amid this snapshot, so the rows that it would replace are still in the log
-            partitions = wire[_PARTITIONS] if len(wire) > _PARTITIONS else 0
-            state = self.queues[key] = QueueState(topic, leader_epoch, state_epoch, version, partitions=partitions)
+            state = QueueState(topic, leader_epoch, state_epoch, version, partitions=wire[_PARTITIONS])
+            self.queues[key] = state
             if change.start >= 0:
                 state.apply(change)
         else:

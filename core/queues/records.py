@@ -105,8 +105,8 @@ class QueueState:
     settings: Mapping[str, str] = field(default_factory=dict)
     letter_box: LetterBox | None = None
     copy_box: LetterBox | None = None
-    partitions: int = 0
-    """How many partitions the topic had when the group began to work on this one; 0 = not noted."""
+    partitions: int = 1
+    """How many partitions the topic had when the group began to work on this one."""
     _cells: RangeMap[tuple[Any, ...]] = field(default_factory=lambda: RangeMap(0))
 
     def apply(self, change: QueueChange) -> None:

@@ -86,12 +86,6 @@ class Lane:
         return self.next_sequence == 0 or self.noted_sequence > 0
 
     @property
-    def has_unsent(self) -> bool:
-        """Whether there is a batch to send, now or after the backoff."""
-        is_held = self.sending is not None or self.trouble is not None
-        return bool(self.batches) and not is_held and self.next_sequence > self.delivered_sequence
-
-    @property
     def is_done(self) -> bool:
         """Whether nothing is on the way or waits."""
         return not self.batches and not self.waiting
@@ -201,16 +195,11 @@ class Lane:
         """Return the keys of the batches below a sequence, which the target has."""
         return [key for batch in self.batches if batch.base_sequence < sequence for key in batch.keys]
 
-    def rebase(self, epoch: int, delivered: int, without: int = -1) -> Iterable[int]:
-        """Begin an epoch: the batches that were not delivered get new sequences.
-
-        The batch with the base sequence ``without`` is left out; its keys are returned.
-        """
-        kept = [batch for batch in self.batches if batch.base_sequence >= delivered]
-        left_out = next((batch.keys for batch in self.batches if batch.base_sequence == without), ())
+    def rebase(self, epoch: int, delivered: int) -> None:
+        """Begin an epoch: the batches that were not delivered get new sequences."""
+        kept = [batch.keys for batch in self.batches if batch.base_sequence >= delivered]
         self._begin(epoch)
-        self._wait_first([batch.keys for batch in kept if batch.base_sequence != without])
-        return left_out
+        self._wait_first(kept)
 
     def halve(self, row: Refused) -> tuple[int, ...]:
         """Begin an epoch in which the halves of a refused batch come first, then the batches that stood behind it.

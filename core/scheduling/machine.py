@@ -218,7 +218,6 @@ class SchedulerMachine(SchedulerRounds):
             lane = self._lane(batch.topic, batch.lane)
             if batch.keys and lane.opened(batch):
                 keys += self._leave(lane, batch.keys)
-                self.alone.difference_update(batch.keys)
                 self.names.delivered(batch.keys)
         for parked in map(self._uncancelled, row.parked):
             lane = self._lane(parked.topic, parked.lane)
@@ -335,12 +334,7 @@ class SchedulerMachine(SchedulerRounds):
         if lane is None or row.epoch <= lane.epoch:
             return
         self._done(lane.below(row.delivered_sequence))
-        refused = list(lane.rebase(row.epoch, row.delivered_sequence, row.refused_sequence))
-        if len(refused) == 1:
-            self.undeliverable.update(refused)
-        else:
-            self.alone.update(refused)
-        self._again(refused)
+        lane.rebase(row.epoch, row.delivered_sequence)
 
     def _refused(self, row: Refused) -> None:
         lane = self.lanes.get(row.lane)

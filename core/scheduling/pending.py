@@ -112,10 +112,6 @@ class Pending:
             due_ms += 1
         return key_of(due_ms, offset)
 
-    def at(self, due_ms: int) -> list[int]:
-        """Return the waiting keys that are due in a given millisecond."""
-        return self.between(key_of(due_ms, 0), first_after(due_ms), 1 << 30)
-
     def between(self, low: int, high: int, limit: int) -> list[int]:
         """Return the first ``limit`` waiting keys in ``[low, high)``, in order, without taking them."""
         sources = [sorted(key for key in self._fresh if low <= key < high)]

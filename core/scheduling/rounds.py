@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
@@ -20,7 +20,6 @@ BATCH_HEAD_BYTES: Final = 256
 def compose(
     lanes: Mapping[LaneId, Lane],
     targets: Sequence[Target],
-    alone: Collection[int],
     *,
     batch_keys: int,
     batch_bytes: int,
@@ -28,7 +27,7 @@ def compose(
     """Return the batches, of resolved records and of those that wait in lanes, and the resolved records that must wait.
 
     A batch ends in front of a record whose size is not known. It is not longer than ``batch_bytes`` and its target's
-    limit, unless it has one record. Records in ``alone`` get a batch of their own.
+    limit, unless it has one record.
     """
     batches: list[Batch] = []
     parked: list[Parked] = []
@@ -42,13 +41,12 @@ def compose(
         lane = lanes.get(lane_id) or Lane(topic, lane_id)
         known = set(lane.waiting) if new and lane.waiting else set()
         fresh = [target for target in new if target.key not in known]
-        chosen = _chosen(lane, fresh, alone, batch_keys, batch_bytes) if lane.has_room else []
+        chosen = _chosen(lane, fresh, batch_keys, batch_bytes) if lane.has_room else []
         if chosen:
             batches.append(Batch(topic, lane_id, lane.epoch, lane.next_sequence, tuple(chosen)))
         taken = set(chosen)
         if left := tuple(target.key for target in fresh if target.key not in taken):
-            # A record whose batch was refused counts as delivered: its name may belong to another record by now.
-            names = {target.key: target.name for target in new if target.name and target.key not in alone}
+            names = {target.key: target.name for target in new if target.name}
             parked.append(Parked(topic, lane_id, left, tuple(names.get(key, 0) for key in left) if names else ()))
     return batches, parked
 
@@ -59,9 +57,7 @@ def limit_of(lane: Lane, batch_bytes: int, stated_bytes: int = 0) -> int:
     return min(batch_bytes, target_bytes - BATCH_HEAD_BYTES) if target_bytes else batch_bytes
 
 
-def _chosen(
-    lane: Lane, fresh: Sequence[Target], alone: Collection[int], batch_keys: int, batch_bytes: int
-) -> list[int]:
+def _chosen(lane: Lane, fresh: Sequence[Target], batch_keys: int, batch_bytes: int) -> list[int]:
     if lane.parts:
         return list(islice(lane.waiting, min(lane.parts[0], batch_keys)))
     sizes = {target.key: target.size_bytes for target in fresh}
@@ -72,8 +68,6 @@ def _chosen(
         size = sizes.get(key) or lane.sizes.get(key)
         if size is None:
             break
-        if key in alone:
-            return chosen or [key]
         total += size
         if chosen and total > limit_bytes:
             break
@@ -134,7 +128,6 @@ class SchedulerRounds(SchedulerState):
         batches, parked = compose(
             self.lanes,
             targets,
-            self.alone,
             batch_keys=self.settings.batch_keys,
             batch_bytes=self.settings.batch_bytes,
         )

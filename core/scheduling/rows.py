@@ -13,7 +13,7 @@ from typing import Any, Final
 from zlib import crc32
 
 from raylog.core.scheduling.keys import due_of, key_of, offset_of
-from raylog.core.scheduling.runs import NO_CHECK, RunFacts, encode_run, page_sums
+from raylog.core.scheduling.runs import RunFacts, encode_run, page_sums
 
 Wire = list[Any]
 LaneId = tuple[str, int]
@@ -105,9 +105,6 @@ class Rebased:
     epoch: int
     delivered_sequence: int
     """The target had everything below, in the epoch before."""
-    refused_sequence: int = -1
-    """In logs of earlier releases: base sequence of a batch that the target refused, whose records were decided again
-    one by one; -1 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +139,8 @@ def sealed(keys: Sequence[int], names: Mapping[int, int]) -> RunWritten:
 
 
 def sums_of(wire: Sequence[Any]) -> bytes:
-    """Return the page checksums in a stored run row; empty for other rows, and for runs of earlier releases."""
-    return bytes(wire[7]) if len(wire) > 7 and wire[0] == _RUN else b""
+    """Return the page checksums in a stored run row; empty for other rows."""
+    return bytes(wire[7]) if wire[0] == _RUN else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,9 +237,7 @@ class SpaceState:
 
     @classmethod
     def of(cls, wire: Sequence[Any]) -> SpaceState:
-        """Return the state; from an empty form, that of an empty log."""
-        if not wire:
-            return cls()
+        """Return the state."""
         native_from, stretches, places = wire
         return cls(native_from, tuple(tuple(each) for each in stretches), tuple(tuple(each) for each in places))
 
@@ -263,7 +258,6 @@ class Checkpoint:
     cut: tuple[int, ...] = ()
     count: int = 0
     lanes: tuple[LaneState, ...] = ()
-    alone: tuple[int, ...] = ()
     undeliverable: tuple[int, ...] = ()
     halves: tuple[HalfState, ...] = ()
     unresolved: tuple[int, ...] = ()
@@ -383,7 +377,7 @@ def to_wire(row: Row) -> Wire:
         case LaneLost():
             return [_LOST, *row.lane, row.delivered_sequence]
         case Rebased():
-            return [_REBASED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
+            return [_REBASED, *row.lane, row.epoch, row.delivered_sequence]
         case Refused():
             return [_REFUSED, *row.lane, row.epoch, row.delivered_sequence, row.refused_sequence]
         case RunWritten():
@@ -428,7 +422,6 @@ def _wire_checkpoint(row: Checkpoint) -> Wire:
         _wire_keys(row.cut),
         row.count,
         lanes,
-        _wire_keys(row.alone),
         _wire_keys(row.undeliverable),
         [_wire_half(half) for half in row.halves],
         _wire_keys(row.unresolved),
@@ -470,9 +463,9 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
         case 4:
             return LaneLost((fields[0], fields[1]), fields[2])
         case 5:
-            return Rebased((fields[0], fields[1]), fields[2], fields[3], fields[4])
+            return Rebased((fields[0], fields[1]), fields[2], fields[3])
         case 6:
-            return RunWritten(RunFacts(*fields[:4], *fields[5:6]), data, *fields[4:5])
+            return RunWritten(_facts(fields[:4], fields[5]), data, fields[4])
         case 7:
             return _checkpoint(fields)
         case 8:
@@ -493,12 +486,8 @@ def from_wire(wire: Sequence[Any], data: bytes = b"") -> Row:
 
 
 def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
-    number, covers, producer_id, runs, frontier, fresh, cut, count, lanes, alone, undeliverable = fields[:11]
-    # Not in checkpoints of earlier releases: half messages, names, space, checks of runs.
-    halves, unresolved = fields[11:13] or ((), ((), ()))
-    (names, named), replaced, space = fields[13:16] or ((b"", ((), ())), (), ())
-    checks = fields[16] if len(fields) > 16 else [NO_CHECK] * len(runs)
-    more_producers, parts = fields[17:19] or ((), [()] * len(lanes))
+    number, covers, producer_id, runs, frontier, fresh, cut, count, lanes = fields[:9]
+    undeliverable, halves, unresolved, (names, named), replaced, space, checks, more_producers, parts = fields[9:18]
     return Checkpoint(
         number=number,
         covers=covers,
@@ -509,7 +498,6 @@ def _checkpoint(fields: Sequence[Any]) -> Checkpoint:
         cut=_keys(cut),
         count=count,
         lanes=tuple(_lane_state(lane, each) for lane, each in zip(lanes, parts, strict=True)),
-        alone=_keys(alone),
         undeliverable=_keys(undeliverable),
         halves=tuple(_half_state(half) for half in halves),
         unresolved=_keys(unresolved),

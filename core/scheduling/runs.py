@@ -30,7 +30,6 @@ _LOW_MASK: Final = (1 << (OFFSET_BITS + 1)) - 1
 
 PAGE_BYTES: Final = 16 * 1024
 """A run is checked in parts of so many bytes."""
-NO_CHECK: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +42,8 @@ class RunFacts:
     has_tombstones: bool = True
     names: int = 0
     """How many of its keys have a name."""
-    check: int = NO_CHECK
-    """CRC-32 of the sums of its pages, so that pages can be read alone; ``NO_CHECK`` = a run of an earlier release."""
+    check: int = 0
+    """CRC-32 of the sums of its pages, so that pages can be read alone; stored with the run (``rows.sealed``)."""
 
     @classmethod
     def of(cls, keys: Sequence[int], names: Mapping[int, int]) -> RunFacts:

@@ -72,8 +72,6 @@ class SchedulerState:
         """The ids under which this partition delivers: a lane in epoch ``e`` uses the one at ``e // EPOCHS``."""
         self.read_end = 0
         """Next offset of the log to read."""
-        self.alone: set[int] = set()
-        """Keys whose batch was refused in an earlier release: each is sent in a batch of its own."""
         self.undeliverable: set[int] = set()
         """Keys whose targets refused them for good, and those in ``unresolved``: they become dead letters."""
         self.unresolved: set[int] = set()
@@ -187,8 +185,7 @@ class SchedulerState:
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.names.restore(row.named, row.replaced)
         self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
-        self.alone, self.undeliverable = set(row.alone), set(row.undeliverable)
-        self.unresolved = set(row.unresolved)
+        self.undeliverable, self.unresolved = set(row.undeliverable), set(row.unresolved)
         self.halves.restore(row.halves)
         self.space.restore(row.space)
         self.space.freed(min(row.covers, self.lowest_offset(row.covers)))
@@ -208,7 +205,6 @@ class SchedulerState:
             cut=tuple(sorted(pending.cut)),
             count=pending.count,
             lanes=tuple(lane.state() for lane in self.lanes.values()),
-            alone=tuple(sorted(self.alone)),
             undeliverable=tuple(sorted(self.undeliverable)),
             halves=self.halves.state(),
             unresolved=tuple(sorted(self.unresolved)),

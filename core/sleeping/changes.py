@@ -15,10 +15,9 @@ from raylog.core.controller.leading.isr_changes import checked_proposal
 from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import IneligibleReplica, UnsupportedVersion
+from raylog.core.errors import IneligibleReplica
 from raylog.core.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import PartitionAsleep
 from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.reassignment.requests import is_moving
 
@@ -36,12 +35,9 @@ class Sleeping:
     def propose(self, event: SleepProposed, decision: ControllerDecision) -> None:
         """Put a partition to sleep, or refuse: compare-and-set on the partition epoch, as for its ISR.
 
-        Raises UnsupportedVersion below feature level 2, and IneligibleReplica if a replica could lack records or has to
-        stay awake.
+        Raises IneligibleReplica if a replica could lack records or has to stay awake.
         """
         state = checked_proposal(event, decision)
-        if decision.image.feature_level < PartitionAsleep.LEVEL:
-            raise UnsupportedVersion("Partitions sleep from feature level 2 on; run `raylog features upgrade`.")
         why_not = self._why_not(state, decision.image)
         if why_not:
             raise IneligibleReplica(f"{event.partition} cannot sleep now: {why_not}.")

@@ -44,7 +44,7 @@ def check_secret(value: bytes) -> bytes:
 
 
 def derived_client_secret(cluster_secret: bytes) -> bytes:
-    """The clients' secret of a cluster with one secret: derived from the cluster's secret, and not reversible."""
+    """The clients' secret where none was given: derived from the cluster's secret, and not reversible."""
     return hmac.digest(cluster_secret, _CLIENT_LABEL, "sha256")
 
 

@@ -104,10 +104,6 @@ class _Fields:
         found, self._at = self._body[self._at : end], end
         return found
 
-    @property
-    def is_left(self) -> bool:
-        return self._at < len(self._body)
-
     def number(self, size: int) -> int:
         return int.from_bytes(self.take(size), "big")
 
@@ -363,7 +359,7 @@ class ClientHandshake:
         role, level, software = fields.number(1), fields.number(2), fields.text()
         # A role that a later version may add has no use in this version.
         known = Role(role) if role in Role._value2member_map_ else Role.TOKEN
-        is_replaced = bool(fields.number(1)) if fields.is_left else False  # else an earlier release
+        is_replaced = bool(fields.number(1))
         self.peer = Peer(role=known, feature_level=level, software=software, is_replaced=is_replaced)
         self.wanted_bytes = 0
 

@@ -91,7 +91,7 @@ def sync_names(folder: Path) -> None:
 def make_secrets(folder: Path) -> None:
     """Create the missing ones of both files, durably. Raises OSError and SecretFileError.
 
-    A directory from before there were two secrets keeps its single one as the cluster's.
+    The clients' secret is derived from the cluster's, so that all nodes that have this one make the same.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CLUSTER_FILE).exists():

@@ -5,8 +5,7 @@
 `end-cut` (recovery has cut off the end, which is not reported yet), `<offset>.snapshot` (producer state). Used by the
 log and its recovery. All are replaced atomically; a missing one has a safe meaning.
 
-Numbers and epochs have a checksum, without which a flipped bit would be another number. Releases up to 0.2 wrote none,
-and have to read what this one writes: so the checksum is made of blanks, which they skip.
+Identity, numbers and epochs have a checksum in the last line, without which a flipped bit would be another number.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ CLEAN = "clean-shutdown"
 END_CUT = "end-cut"
 SNAPSHOTS_KEPT = 3
 
-_NUMBER: Final = re.compile(r"0\n([0-9]{1,19})([ \t]{32})?\n")
-_COUNT: Final = re.compile(r"([0-9]{1,9})([ \t]{32})?")
-_AS_BLANKS: Final = str.maketrans("01", " \t")
+_NUMBER: Final = re.compile(r"0\n([0-9]{1,19})\n")
+_MARK: Final = "crc: "
 
 
 class CleanMark(NamedTuple):
@@ -48,19 +46,14 @@ class CleanMark(NamedTuple):
     last_size: int
 
 
-def _blanks(text: str) -> str:
-    """The checksum of a text, as 32 blanks."""
-    return f"{google_crc32c.value(text.encode()):032b}".translate(_AS_BLANKS)
-
-
 def _with_crc(text: str) -> str:
-    return f"{text}crc: {google_crc32c.value(text.encode()):08x}\n"
+    return f"{text}{_MARK}{google_crc32c.value(text.encode()):08x}\n"
 
 
-def _has_crc(text: str) -> bool:
-    """Whether the text has its checksum, or none, as files of releases up to 0.2."""
-    body = text.rpartition("crc: ")[0]
-    return not body or text == _with_crc(body)
+def _checked(text: str) -> str | None:
+    """The text without its checksum; None where that is missing or wrong."""
+    body = text.rpartition(_MARK)[0]
+    return body if text == _with_crc(body) else None
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -96,8 +89,8 @@ class Checkpoints:
             self._identity = _with_crc("\n".join(lines) + "\n")
             write_atomically(path, self._identity.encode())
             return True
-        if not _has_crc(text):
-            raise LogDamaged(path, 0, 0, "the checksum of the file with the topic id is wrong")
+        if _checked(text) is None:
+            raise LogDamaged(path, 0, 0, "the checksum of the file with the topic id is missing or wrong")
         found = _fields(text).get("topic_id", "")
         if found != topic_id:
             raise WrongTopicId(self.folder, found, topic_id)
@@ -115,7 +108,7 @@ class Checkpoints:
         """
         numbers = [name for name in (RECOVERY_POINT, LOG_START) if self._read_number(name) is None]
         identity, epochs = read_text(self.folder / METADATA), read_text(self.folder / EPOCHS)
-        names = [METADATA] if identity is None or not _has_crc(identity) else []
+        names = [METADATA] if identity is None or _checked(identity) is None else []
         names += [EPOCHS] if epochs is not None and self.read_epochs() is None else []
         return [*names, *numbers, *self._damaged_snapshots()]
 
@@ -124,7 +117,7 @@ class Checkpoints:
         for offset in self.snapshot_offsets():
             name = offset_name(offset, SNAPSHOT)
             try:
-                ProducerState.from_bytes(read_bytes(self.folder / name), 0)
+                ProducerState.from_bytes(read_bytes(self.folder / name))
             except FileNotFoundError:
                 continue  # removed meanwhile
             except OSError as error:
@@ -134,7 +127,7 @@ class Checkpoints:
         return names
 
     def read_log_id(self) -> str:
-        """The identity that the log was given when its folder was made; empty in a folder made by an older version."""
+        """The identity that the log was given when its folder was made."""
         return _fields(read_text(self.folder / METADATA) or "").get("log_id", "")
 
     # --- numbers ---------------------------------------------------------------------------------------------------
@@ -144,13 +137,11 @@ class Checkpoints:
         text = read_text(self.folder / name)
         if text is None:
             return 0
-        found = _NUMBER.fullmatch(text)
-        if found is None or found[2] not in (None, _blanks(found[1])):
-            return None
-        return int(found[1])
+        found = _NUMBER.fullmatch(_checked(text) or "")
+        return None if found is None else int(found[1])
 
     def _write_number(self, name: str, number: int) -> None:
-        write_atomically(self.folder / name, f"0\n{number}{_blanks(str(number))}\n".encode())
+        write_atomically(self.folder / name, _with_crc(f"0\n{number}\n").encode())
 
     def read_recovery_point(self) -> int | None:
         """The offset below which everything was synced when it was written; 0 if there is none, None if damaged."""
@@ -255,16 +246,16 @@ class Checkpoints:
         for old in self.snapshot_offsets()[:-SNAPSHOTS_KEPT]:
             remove(self.folder / offset_name(old, SNAPSHOT))
 
-    def read_snapshot(self, start: int, upto: int, now_ms: int) -> tuple[int, ProducerState]:
+    def read_snapshot(self, start: int, upto: int) -> tuple[int, ProducerState]:
         """The newest readable snapshot between `start` and `upto`, as (offset, state).
 
-        Without one, (start, an empty state). `now_ms` is the wall clock.
+        Without one, (start, an empty state).
         """
         for offset in reversed(self.snapshot_offsets()):
             if start <= offset <= upto:
                 try:
                     data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
-                    return offset, ProducerState.from_bytes(data, now_ms)
+                    return offset, ProducerState.from_bytes(data)
                 except (OSError, CorruptBatch):
                     continue  # an older one, or the log itself, has the same state
         return start, ProducerState()
@@ -284,19 +275,15 @@ class Checkpoints:
 
 
 def _epochs_text(epochs: EpochHistory) -> str:
-    """Version, count, and one `epoch start` line each, as Kafka writes them; the checksum follows the count."""
-    count, entries = str(len(epochs.entries)), "".join(f"{epoch} {start}\n" for epoch, start in epochs.entries)
-    return f"0\n{count}{_blanks(count + entries)}\n{entries}"
+    """Version, count, and one `epoch start` line each, as Kafka writes them; then the checksum."""
+    entries = "".join(f"{epoch} {start}\n" for epoch, start in epochs.entries)
+    return _with_crc(f"0\n{len(epochs.entries)}\n{entries}")
 
 
 def _parse_epochs(text: str) -> EpochHistory:
-    """Read what `_epochs_text` gives, or Kafka; ValueError when it is cut off or damaged."""
-    version, count, *lines = text.splitlines() or ("", "")
-    found = _COUNT.fullmatch(count)
-    if version != "0" or found is None or len(lines) != int(found[1]):
-        raise ValueError("The leader epoch checkpoint is cut off or of an unknown version.")
+    """Read what `_epochs_text` gives; ValueError when it is cut off or damaged."""
+    version, count, *lines = (_checked(text) or "").splitlines()
+    if version != "0" or not count.isdigit() or len(lines) != int(count):
+        raise ValueError("The leader epoch checkpoint is damaged, or of an unknown version.")
     pairs = (line.split(" ") for line in lines)
-    epochs = EpochHistory((int(epoch), int(start)) for epoch, start in pairs)
-    if found[2] is not None and text != _epochs_text(epochs):
-        raise ValueError("The checksum of the leader epoch checkpoint is wrong.")
-    return epochs
+    return EpochHistory((int(epoch), int(start)) for epoch, start in pairs)

@@ -8,7 +8,7 @@ Files: entries as Kafka's, big-endian, and a checksum, without which a flipped b
 
     .index      u32 relative offset, u32 position     per entry
     .timeindex  i64 timestamp, u32 relative offset    per entry
-    both        u32 CRC-32C of all entries            at the end; a file without it (versions up to 0.2) is rebuilt
+    both        u32 CRC-32C of all entries            at the end; a file without it is rebuilt
 """
 
 from __future__ import annotations

@@ -126,14 +126,14 @@ class PartitionLog(ScrubbableLog):
         """A snapshot of what this log knows about the producers of the batches before `offset`."""
         return self.producers.below(offset).to_bytes()
 
-    def adopt_producers(self, snapshot: Buffer, now_ms: int) -> None:
+    def adopt_producers(self, snapshot: Buffer) -> None:
         """Take what the leader knows of the producers before the start of this log, which is empty.
 
         Raises CorruptBatch. A disk that cannot keep it is no error: the next open requests it again.
         """
         self._require_open()
         self.may_lack_producers = False  # also where it cannot be read: it would be the same again
-        self.producers = ProducerState.from_bytes(bytes(snapshot), now_ms)
+        self.producers = ProducerState.from_bytes(bytes(snapshot))
         self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
     # --- appending -------------------------------------------------------------------------------------------------
@@ -432,7 +432,7 @@ class PartitionLog(ScrubbableLog):
             segment.cut(position, end)
             segment.unseal()
             self._settle(end)
-        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end, now_ms)
+        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end)
         replay(self.segments, self.producers, start, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:

@@ -35,10 +35,7 @@ LASTING_MAX = 20_000
 SPARED_MS = 900_000
 """A producer is not forgotten sooner than this after its last batch: what it repeats has to be known."""
 BATCHES_KEPT = 5  # Kafka's bound on in-flight requests of an idempotent producer
-_SNAPSHOT_MAGIC = b"RPS1"
-_SNAPSHOT_WITH_TRANSACTIONS = b"RPS2"
-_SNAPSHOT_WITH_TIMES = b"RPS4"
-"""Magic of a snapshot whose times are reliable: in followers of earlier releases they were those of their start."""
+_SNAPSHOT_MAGIC = b"RPS4"
 
 
 class KnownBatch(NamedTuple):
@@ -87,8 +84,7 @@ def _crc_bytes(body: bytes) -> bytes:
 
 
 _Producers = list[tuple[int, ProducerEntry]]
-_decoder = msgspec.msgpack.Decoder(_Producers)
-_decoder_with_transactions = msgspec.msgpack.Decoder(
+_decoder = msgspec.msgpack.Decoder(
     tuple[_Producers, list[tuple[int, int]], list[tuple[int, int]], list[tuple[int, int, int]], list[AbortedTxn]]
 )
 
@@ -340,29 +336,20 @@ class ProducerState:
     def to_bytes(self) -> bytes:
         """The snapshot: a magic, a CRC-32C, and a msgpack list of the producers by id and of their transactions."""
         body = msgspec.msgpack.encode((sorted(self.producers.items()), *self.transactions.fields()))
-        return _SNAPSHOT_WITH_TIMES + _crc_bytes(body) + body
+        return _SNAPSHOT_MAGIC + _crc_bytes(body) + body
 
     @classmethod
-    def from_bytes(cls, data: bytes, now_ms: int) -> ProducerState:
-        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered.
-
-        In a snapshot of an earlier release, whose times are not reliable, all producers count as seen at `now_ms`.
-        """
-        magic, body = data[:4], data[8:]
-        known = (_SNAPSHOT_MAGIC, _SNAPSHOT_WITH_TRANSACTIONS, _SNAPSHOT_WITH_TIMES)
-        if magic not in known or data[4:8] != _crc_bytes(body):
+    def from_bytes(cls, data: bytes) -> ProducerState:
+        """Read `to_bytes`; CorruptBatch when the snapshot is cut off or altered."""
+        body = data[8:]
+        if data[:4] != _SNAPSHOT_MAGIC or data[4:8] != _crc_bytes(body):
             raise CorruptBatch("the producer snapshot has a wrong magic or CRC")
         state = cls()
         try:
-            if magic == _SNAPSHOT_MAGIC:
-                state.producers = dict(_decoder.decode(body))
-            else:
-                decoded = _decoder_with_transactions.decode(body)
-                state.producers = dict(decoded[0])
-                state.transactions = Transactions.of(*decoded[1:])
+            decoded = _decoder.decode(body)
         except msgspec.MsgspecError as error:
             raise CorruptBatch(f"the producer snapshot cannot be read ({error})") from error
+        state.producers = dict(decoded[0])
+        state.transactions = Transactions.of(*decoded[1:])
         state._lasting = sum(key >= LASTING_PRODUCERS for key in state.producers)
-        if magic != _SNAPSHOT_WITH_TIMES:
-            state.count_as_seen(now_ms)
         return state

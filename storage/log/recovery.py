@@ -172,7 +172,7 @@ class Recovery:
     def _load_producers(self, upto: int, count: int) -> None:
         """Producer state from the newest snapshot not above `upto`, and the batches after it in `count` segments."""
         start = self.segments[0].base_offset
-        self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto, self.now_ms)
+        self.snapshot_offset, self.producers = self.checkpoints.read_snapshot(start, upto)
         if start > 0 and self.producers == ProducerState():
             # Snapshots above know where transactions began whose first batches are removed; the state from here on does
             # not. A later recovery from one of them would find other aborted transactions than the new indexes have.

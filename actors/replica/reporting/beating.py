@@ -34,8 +34,7 @@ class Beating:
     def registered(self, incarnation: int, controller_epoch: int) -> None:
         """Beat as this incarnation from now on.
 
-        ``controller_epoch``: of the controller with which the replica is registered; NO_LIFE = that controller does not
-        let brokers vouch for replicas.
+        ``controller_epoch``: of the controller with which the replica is registered.
         """
         self._incarnation, self._controller_epoch = incarnation, controller_epoch
         self._search_due_ms = 0

@@ -22,7 +22,7 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.sessions.handover import Handover, PollTurns
 from raylog.client.group.assignor import Subscription
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.group.membership import Call, Membership
 from raylog.client.tasks import outcomes
 from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
@@ -235,7 +235,7 @@ class GroupSession(PollTurns[Membership]):
         wanted = {topic for each in subscriptions.values() for topic in each.topics}
         try:
             group = await self._request(DESCRIBE_GROUP, DescribeGroupRequest(member.group), self._request_s)
-            given = {each for row in group.members for each in read_assignment(row.assignment)}
+            given = {each for row in group.members for each in decode_assignment(row.assignment)}
         except (RaylogError, ValueError) as error:
             member.need_rejoin(f"the group's assignment is not known ({error})")
             return

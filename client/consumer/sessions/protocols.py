@@ -20,7 +20,7 @@ from raylog.client.consumer.sessions.group_session import GroupSession
 from raylog.client.group.assignor import PartitionAssignor
 from raylog.client.group.assignors import RangeAssignor, rebalance_protocol_of, strategies_of
 from raylog.client.group.membership import Membership
-from raylog.core.errors import InconsistentGroupProtocol, InvalidRequest, RaylogError, UnsupportedVersion
+from raylog.core.errors import InconsistentGroupProtocol, RaylogError
 
 logger = logging.getLogger(__name__)
 
@@ -79,8 +79,7 @@ class SessionMaker:
             self._changes = 0
             return None
         if isinstance(session, ConsumerSession):
-            # A coordinator of an earlier release does not know the request; one below the feature level refuses it.
-            if not isinstance(error, InconsistentGroupProtocol | UnsupportedVersion | InvalidRequest):
+            if not isinstance(error, InconsistentGroupProtocol):
                 return None
             found: Session = self._classic(group)
         elif isinstance(error, InconsistentGroupProtocol) and error.details.get("group_protocol") == "consumer":

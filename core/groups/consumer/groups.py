@@ -22,9 +22,7 @@ from raylog.core.errors import (
     StaleMemberEpoch,
     UnknownMemberId,
     UnsupportedAssignor,
-    UnsupportedVersion,
 )
-from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
@@ -61,10 +59,9 @@ class ConsumerGroups:
         self._requested: set[str] = set()
         """The topics that were looked up, or are being looked up."""
         self._next_check_ms = 0
-        self._feature_level = settings.feature_level
 
     def reconfigure(self, settings: GroupSettings) -> None:
-        """Use these settings from now on; the feature level is that of the last look-up."""
+        """Use these settings from now on."""
         self._settings = settings
 
     # ------------------------------------------------------------ the log
@@ -138,13 +135,6 @@ class ConsumerGroups:
 
     def refusal(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> RaylogError | None:
         """Return the error for a heartbeat that the group does not take, or None."""
-        if event.member_epoch == 0 and self._feature_level < CONSUMER_GROUPS_LEVEL:
-            self._look_up(set(event.topics or ()), decision)  # TopicsSeen has the level, which may have been raised
-            return UnsupportedVersion(
-                f"The consumer protocol needs feature level {CONSUMER_GROUPS_LEVEL}, and this cluster is at "
-                f"{self._feature_level}: a coordinator of an earlier release could not read what it writes. Raise it "
-                "with `raylog features upgrade`, or leave group_protocol out."
-            )
         return self._error(self._groups.get(event.group), event)
 
     def heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
@@ -285,7 +275,6 @@ class ConsumerGroups:
 
     def seen(self, event: TopicsSeen, decision: GroupDecision) -> None:
         """Take topics that were looked up: groups that read a changed one get a new epoch."""
-        self._feature_level = max(self._feature_level, event.feature_level)
         for topic in event.requested:
             if topic in event.topics:
                 self._known[topic] = TopicFacts(*event.topics[topic])

@@ -66,10 +66,6 @@ class Names:
             key = self._delivered.get(name)
         return self._in_runs(name) if key is None else key
 
-    def name_of(self, key: int) -> int:
-        """Return the name of a key that is in no run; 0 = it has no name."""
-        return self._names.get(key, 0)
-
     @property
     def of_keys(self) -> Mapping[int, int]:
         """Name by key, of keys that are in no run."""

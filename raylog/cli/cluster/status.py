@@ -151,17 +151,16 @@ def condition(partition: dict[str, Any]) -> str:
 
 def _draw(found: dict[str, Any]) -> None:
     brokers = found["brokers"]
-    # The controller of an earlier release does not report replica_counts.
-    counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
+    counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found["replica_counts"]}
     show_table(
         f"Cluster {found['cluster_id']}",
-        ["broker", "address", "state", *(("awake", "dozing", "asleep") if counts else ())],
+        ["broker", "address", "state", "awake", "dozing", "asleep"],
         [
             [
                 broker["broker"],
                 f"{broker['host']}:{broker['port']}",
                 broker_state(broker),
-                *(counts.get(broker["broker"], ("-", "-", "-")) if counts else ()),
+                *counts.get(broker["broker"], ("-", "-", "-")),
             ]
             for broker in brokers
         ],

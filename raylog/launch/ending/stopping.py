@@ -63,9 +63,8 @@ def put_to_sleep(timeout_s: float, progress: Progress) -> None:
     deadline = time.monotonic() + timeout_s + 1.0
     with suppress(ValueError, ray.exceptions.RayError, ray.exceptions.GetTimeoutError):
         controller: Any = ray.get_actor(CONTROLLER, namespace=NAMESPACE)
-        counts_rest = hasattr(controller, "asleep_and_awake")  # not one of an earlier release
         rest = controller.put_to_sleep.remote(timeout_s)
-        while counts_rest and time.monotonic() < deadline:
+        while time.monotonic() < deadline:
             if ray.wait([rest], timeout=LOOK_S)[0]:
                 break
             asleep, awake = ray.get(controller.asleep_and_awake.remote(), timeout=max(0.1, deadline - time.monotonic()))

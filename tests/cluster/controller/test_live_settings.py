@@ -18,7 +18,6 @@ from raylog.actors.replica.server import ReplicaServer
 from raylog.core.config import TOPIC_KEYS
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.configuration.time_keys import TIME_KEYS
-from raylog.core.coordinators.hashing import HASH_KEY
 from raylog.core.errors import InvalidRecord, InvalidTimestamp, NotEnoughReplicas, RaylogError, RecordTooLarge
 from raylog.storage.batch.compression import GZIP, NONE
 from raylog.storage.batch.header import BatchHeader, iter_headers
@@ -358,7 +357,7 @@ OF_ROLES = {key.name for key in (*TIME_KEYS, *QUEUE_KEYS)}
 `tests/cluster/forwarding`, `tests/cluster/scheduling` and `tests/cluster/queues/test_live_settings.py` change them."""
 # The hash of coordinators' topics never changes: `tests/unit/core/controller/test_coordinator_topics.py`.
 STORIES: Mapping[str, Callable[[Live], Awaitable[None]]] = {
-    key: globals()[key.replace(".", "_")] for key in sorted(set(TOPIC_KEYS) - OF_ROLES - {HASH_KEY})
+    key: globals()[key.replace(".", "_")] for key in sorted(set(TOPIC_KEYS) - OF_ROLES)
 }
 BROKERS = {"min.insync.replicas": 2, "unclean.leader.election.enable": 3}
 """Of the stories that need more than one."""

@@ -1,22 +1,15 @@
 """Without `group_protocol` a member speaks the protocol of its group, the consumer protocol where both are possible."""
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 import pytest
 
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import InconsistentGroupProtocol, UnsupportedVersion
-from raylog.core.features import CONSUMER_GROUPS_LEVEL, LevelRange
+from raylog.core.errors import InconsistentGroupProtocol
 from raylog.core.ids import TopicPartition
-from raylog.protocol import elsewhere
-from raylog.protocol.groups import CONSUMER_GROUP_HEARTBEAT, GROUP_COORDINATOR
-from raylog.protocol.method import Endpoint
 from tests.cluster.groups.readers import QUICK, TOPIC, Reader, readers, shared, traffic
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
@@ -25,17 +18,6 @@ from tests.waiting import eventually
 
 async def protocols(admin: AsyncAdmin) -> list[str]:
     return [group.group_type for group in await admin.list_groups()]
-
-
-@contextmanager
-def an_earlier_level() -> Iterator[None]:
-    """The controller's release knows no groups of the consumer protocol, so the cluster begins below their level."""
-    known = LevelRange(1, CONSUMER_GROUPS_LEVEL - 1)
-    with (
-        mock.patch("raylog.core.controller.controller.SUPPORTED", known),
-        mock.patch("raylog.core.controller.feature_levels.SUPPORTED", known),
-    ):
-        yield
 
 
 @in_cluster(config=QUICK)
@@ -123,60 +105,6 @@ async def test_members_follow_their_group_from_one_protocol_to_the_other(cluster
             assert await protocols(admin) == ["consumer"]
             assert [kind for kind, _ in follower.received] == ["assigned", "lost", "assigned"]
         await follower.close()
-
-
-async def test_below_the_feature_level_groups_are_classic_until_it_is_raised(tmp_path: Any) -> None:
-    with an_earlier_level():
-        cluster = LocalCluster(tmp_path, brokers=1, config=QUICK)
-        await cluster.start()
-    try:
-        talk = Talk(cluster)
-        async with talk, AsyncAdmin(**cluster.clients()) as admin:
-            await talk.create(TOPIC, partitions=2, replicas=1)
-            async with readers(cluster, 1) as (first,):
-                await eventually(shared([first], 2))
-                assert await protocols(admin) == ["classic"]
-            strict = Reader(cluster, group_id="other", group_protocol="consumer")
-            await strict.start()
-            assert strict.task is not None
-            with pytest.raises(UnsupportedVersion, match="needs feature level 5, and this cluster is at 4"):
-                await strict.task
-            await admin.raise_feature_level()
-            await strict.stop_polling()
-
-            async def joins() -> bool:
-                try:
-                    await strict.consumer.getmany(timeout_ms=50)
-                except UnsupportedVersion:
-                    return False
-                return bool(strict.assigned())
-
-            async with asyncio.timeout(10):
-                while not await joins():
-                    pass
-            await strict.close()
-            async with readers(cluster, 1) as (first,):
-                await eventually(shared([first], 2))
-                assert {group.group_id: group.group_type for group in await admin.list_groups()} == {
-                    "board": "consumer",
-                    "other": "consumer",
-                }
-    finally:
-        await cluster.stop()
-    assert not cluster.fatal
-
-
-@in_cluster(config=QUICK)
-async def test_a_coordinator_of_an_earlier_release_gets_classic_members(cluster: LocalCluster, talk: Talk) -> None:
-    known = [method for method in GROUP_COORDINATOR.methods.values() if method is not CONSUMER_GROUP_HEARTBEAT]
-    await talk.create(TOPIC, partitions=2)
-    with (
-        mock.patch("raylog.protocol.groups.GROUP_COORDINATOR", Endpoint.of(GROUP_COORDINATOR.name, known)),
-        mock.patch.object(elsewhere, "_known", elsewhere._known - {CONSUMER_GROUP_HEARTBEAT.name}),
-    ):
-        async with AsyncAdmin(**cluster.clients()) as admin, readers(cluster, 2) as group:
-            await eventually(shared(group, 2))
-            assert await protocols(admin) == ["classic"]
 
 
 @in_cluster(config=QUICK)

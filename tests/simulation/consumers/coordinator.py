@@ -10,7 +10,6 @@ from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import CoordinatorLoadInProgress, RaylogError
-from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.consumer.records import MEMBER_KIND
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import Event
@@ -244,7 +243,7 @@ class Coordinator:
             return
         if not self.world.chance(0.0 if self.simulation.is_healed else 0.1):
             known = {topic: facts for topic, facts in self.simulation.topics.items() if topic in requested}
-            self.runner.topics_seen(requested, known, self.now_ms(), feature_level=CONSUMER_GROUPS_LEVEL)
+            self.runner.topics_seen(requested, known, self.now_ms())
 
     def fatal(self, reason: str) -> None:
         """A defect ends the run."""

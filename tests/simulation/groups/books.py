@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.groups.records import (
     GroupChanged,
     GroupDeleted,
@@ -463,4 +463,4 @@ def _row(member: MemberRecord) -> tuple[object, bytes]:
 
 
 def _partitions(assignment: bytes) -> list[int]:
-    return [number for _, number in read_assignment(assignment)]
+    return [number for _, number in decode_assignment(assignment)]

@@ -34,8 +34,6 @@ class GroupFaults:
     """Each process draws one; all have an assignor in common."""
     odd_share: float = 0
     """Share of processes that support one assignor only, which others may not know; they end soon."""
-    early_share: float = 0
-    """Share of processes that run an earlier release, with another form of the embedded protocol."""
     group_max_size: int = 10_000
     session_timeout_ms: int = 600
     rebalance_timeout_ms: int = 1200
@@ -169,17 +167,12 @@ def draw(seed: int) -> GroupFaults:
 def draw_cooperative(seed: int) -> GroupFaults:
     """Return the options of one run of ``rebalance-cooperative``: the same storms, and members that read on.
 
-    Some groups are about to become cooperative, or have members of an earlier release.
+    Some groups are about to become cooperative.
     """
     source = random.Random(seed * 1_000_003 + 73)
-    early_share = source.choice((0.0, 0.0, 0.0, 0.5))
-    drawn = draw(seed)
-    if early_share:  # some members of the earlier release have to be there in the end
-        drawn = replace(drawn, crash_rate=0.1, leave_rate=0.1, double_rate=0.0, visit_rate=0.0, chaos_s=4)
     return replace(
-        drawn,
-        strategies=_ALIKE if early_share else source.choice((_COOPERATIVE, _COOPERATIVE, _COOPERATIVE, *_CHANGING)),
-        early_share=early_share,
+        draw(seed),
+        strategies=source.choice((_COOPERATIVE, _COOPERATIVE, _COOPERATIVE, *_CHANGING)),
         slots=source.choice((2, 3, 4)),
         partitions=source.choice((3, 4, 6)),
         group_max_size=10_000,

@@ -28,7 +28,6 @@ from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
 from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
-from tests.simulation.groups.early import EarlyMembership
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID
 from tests.simulation.groups.wire import Wire
 from tests.simulation.world import Violation
@@ -68,7 +67,6 @@ class Member:
         client_id: str,
         instance: str | None,
         assignors: tuple[str, ...] = ("range",),
-        is_early: bool = False,
     ) -> None:
         """``process`` is unique to this process, and so are its timeouts: their record must be its own."""
         faults = simulation.faults
@@ -79,8 +77,7 @@ class Member:
         self.group = group
         self.alive = True
         self.paused_until_us = 0
-        kind = EarlyMembership if is_early else Membership
-        self.membership = kind(
+        self.membership = Membership(
             group,
             client_id=client_id,
             instance_id=instance,

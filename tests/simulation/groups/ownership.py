@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.client.group.exchange import read_assignment, read_subscription
+from raylog.client.group.embedded_protocol import decode_assignment, decode_subscription
 from raylog.client.group.sticky import CooperativeStickyAssignor
 from raylog.core.groups.records import GroupChanged
 from tests.simulation.groups.topic import TOPIC
@@ -14,7 +14,7 @@ def owned_in(metadata: bytes) -> frozenset[int]:
     """The partitions that a member claims to own in a join."""
     if not metadata:
         return frozenset()
-    return frozenset(number for topic, number in read_subscription(metadata).owned if topic == TOPIC)
+    return frozenset(number for topic, number in decode_subscription(metadata).owned if topic == TOPIC)
 
 
 def superseded(image: GroupChanged, generation: int) -> frozenset[int]:
@@ -26,7 +26,7 @@ def superseded(image: GroupChanged, generation: int) -> frozenset[int]:
     found: set[int] = set()
     for member in image.members:
         metadata = member.metadata(image.protocol)
-        if metadata and read_subscription(metadata).generation > generation:
+        if metadata and decode_subscription(metadata).generation > generation:
             found |= owned_in(metadata)
     return frozenset(found)
 
@@ -47,7 +47,7 @@ def taken_too_early(image: GroupChanged) -> str | None:
         for number in owned_in(member.metadata(image.protocol)):
             owners.setdefault(number, set()).add(member.member_id)
     for member in image.members:
-        for _, number in read_assignment(member.assignment):
+        for _, number in decode_assignment(member.assignment):
             others = owners.get(number, set())
             if others and member.member_id not in others:
                 return f"partition {number} goes to {member.member_id} while {sorted(others)} own it"

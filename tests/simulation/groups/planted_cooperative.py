@@ -1,15 +1,14 @@
-"""Planted bugs in cooperative rebalances and in the embedded protocol, all caught by ``rebalance-cooperative``."""
+"""Planted bugs in cooperative rebalances, all caught by ``rebalance-cooperative``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from raylog.client.group import embedded_protocol, membership
+from raylog.client.group import membership
 from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import assign
 from raylog.client.group.membership import Membership
 from raylog.client.group.sticky import CooperativeStickyAssignor, assign_sticky
-from raylog.core.ids import TopicPartition
 from tests.simulation.planted.bugs import bugs, nothing
 
 PROFILE = "rebalance-cooperative"
@@ -29,10 +28,6 @@ def _in_one_round(
     if name == CooperativeStickyAssignor.name:
         return assign_sticky(subscriptions, partition_counts)
     return assign(assignors, name, subscriptions, partition_counts)
-
-
-def _kafkas_bytes_for_all(_: bytes, partitions: Iterable[TopicPartition]) -> bytes:
-    return embedded_protocol.encode_assignment(partitions)
 
 
 COOPERATIVE_BUGS = bugs(
@@ -68,15 +63,7 @@ COOPERATIVE_BUGS = bugs(
         60,
         Membership,
         "synced",
-        "self.owned = read_assignment(assignment)",
-        "self.owned = tuple(sorted({*read_assignment(assignment), *self._claimed}))",
+        "self.owned = decode_assignment(assignment)",
+        "self.owned = tuple(sorted({*decode_assignment(assignment), *self._claimed}))",
     ),
-    (
-        "a leader answers an earlier release in bytes it cannot read",
-        30,
-        membership,
-        "assignment_for",
-        _kafkas_bytes_for_all,
-    ),
-    ("a member does not adapt to a leader of an earlier release", 60, Membership, "_learn_form", nothing),
 )

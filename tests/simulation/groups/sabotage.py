@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from raylog.actors.request_table import RequestTable
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.errors import (
     FencedInstanceId,
@@ -150,7 +150,7 @@ def assign_twice(original: Callable[..., bytes]) -> Callable[..., bytes]:
 
     def assignment(self: Group, member_id: str) -> bytes:
         given = original(self, member_id)
-        return given if read_assignment(given) else original(self, self.leader)
+        return given if decode_assignment(given) else original(self, self.leader)
 
     return assignment
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Coordinator
-from tests.simulation.groups.early import EarlyMembership
 from tests.simulation.groups.faults import GroupFaults
 from tests.simulation.groups.member import Member
 from tests.simulation.groups.outsider import Outsider
@@ -60,7 +59,6 @@ class GroupSimulation:
         self._processes = 0
         self._outsider = Outsider(self, -1, 0, group=GROUP, client_id="admin", instance=None)
         self._producers = [Producer(self, number) for number in range(faults.producers)]
-        self._upgraded: set[int] = set()
         """Slots that have had a process of this release: an earlier one does not come back."""
         self._lull_until_us = 0
         self._talk_since_us: int | None = None
@@ -273,10 +271,7 @@ class GroupSimulation:
             client_id=client_id,
             instance=instance,
             assignors=assignors,
-            is_early=slot not in self._upgraded and self.world.chance(self.faults.early_share),
         )
-        if not isinstance(member.membership, EarlyMembership):
-            self._upgraded.add(slot)
         self.world.log("member {} of {} starts in slot {} as {} with {}", process, group, slot, instance, assignors)
         member.start()
         return member

@@ -83,8 +83,6 @@ class MetadataController(SimController):
     world: MetadataWorld
 
     def __init__(self, world: MetadataWorld, name: str) -> None:
-        self.is_old = world.random.random() < world.old_share
-        """Whether it is of a release that knows no statements of brokers."""
         self.controller: ControllerRunner[Arrived] | None = None
         self.ends: dict[int, SessionEnd] = {}
         self._last_session = 0
@@ -170,10 +168,9 @@ class MetadataController(SimController):
         """A heartbeat arrives."""
 
         def take(runner: ControllerRunner[Arrived]) -> None:
-            content = PLAIN if self.is_old else report
-            runner.feed(event_for(content, session, 0, self.world.now_ms))
+            runner.feed(event_for(report, session, 0, self.world.now_ms))
             try:
-                reply = SessionHeartbeatReply(() if self.is_old else runner.machine.absent(session))
+                reply = SessionHeartbeatReply(runner.machine.absent(session))
             except BrokerIdNotRegistered:
                 self.later(lambda: self._refused(session))
                 return

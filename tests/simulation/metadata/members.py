@@ -37,8 +37,6 @@ class Member:
     """One member over all its lives: connects to the leading controller, registers, sends heartbeats."""
 
     PAUSE_MS = (200, 350)
-    OLD_FIELDS = 3
-    """How many fields the answer to a registration has from a controller of an earlier release."""
     hung_since_ms = 0
 
     def __init__(self, world: MetadataWorld) -> None:
@@ -49,8 +47,6 @@ class Member:
         self.hung_until_ms = 0
         self.unsteady_ms = world.now_ms
         """Until when its heartbeats were not as they should be."""
-        self.is_old = world.random.random() < world.old_share
-        """Whether it is of a release that knows no statements of brokers."""
         self._controller: MetadataController | None = None
         self._session = 0
         self.turn()
@@ -113,7 +109,7 @@ class Member:
             return
         if code == 0:
             self.is_registered = True
-            self.accepted(result[: self.OLD_FIELDS] if self._controller.is_old else result)
+            self.accepted(result)
         else:
             self.restart()
 
@@ -148,7 +144,6 @@ class BrokerEnd(Member):
     """A broker, which vouches for its replicas."""
 
     PAUSE_MS = (150, HEARTBEAT_MS)
-    OLD_FIELDS = 6
 
     def __init__(self, world: MetadataWorld, number: int) -> None:
         self.number = number
@@ -164,7 +159,7 @@ class BrokerEnd(Member):
 
     def accepted(self, result: list[Any]) -> None:
         super().accepted(result)
-        self.vouching.begin(result[2], PACE, is_understood=len(result) > 6 and not self.is_old)
+        self.vouching.begin(result[2], PACE)
 
     def beat(self, controller: MetadataController) -> None:
         report, session = self.vouching.report(), self._session
@@ -212,7 +207,7 @@ class CoordinatorEnd(Member):
     @property
     def has_settings(self) -> bool:
         """Whether it is registered, and of a release to which controllers send the cluster's settings."""
-        return self.is_registered and not self.is_old and self._controller is not None and not self._controller.is_old
+        return self.is_registered and self._controller is not None
 
     def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
         return ctl.CoordinatorRegistrationReceived(
@@ -243,7 +238,6 @@ class ReplicaEnd(Member):
     """A replica, whose log has an identity; as leader, it proposes the running replicas that keep up for the ISR."""
 
     PAUSE_MS = (100, PACE.beat_ms)
-    OLD_FIELDS = 2
 
     def __init__(self, world: MetadataWorld, topic_id: str, partition: TopicPartition, broker: int) -> None:
         self.topic_id, self.partition, self.broker = topic_id, partition, BrokerId(broker)
@@ -273,9 +267,7 @@ class ReplicaEnd(Member):
     @property
     def is_vouched_for(self) -> bool:
         """Whether its broker is to vouch for it, once nothing disturbs it."""
-        broker = self.world.brokers[int(self.broker)]
-        releases = self.is_old or broker.is_old or self._controller is None or self._controller.is_old
-        return self.up and self.is_registered and not releases
+        return self.up and self.is_registered and self._controller is not None
 
     def drop(self) -> None:
         super().drop()
@@ -317,7 +309,7 @@ class ReplicaEnd(Member):
         if self.end_cut:
             self._leaves_the_lead(self.state)
         self.unsynced_lost = self.end_cut = False
-        self.beating.registered(self.life, result[2] if len(result) > 2 and not self.is_old else -1)
+        self.beating.registered(self.life, result[2])
 
     def _leaves_the_lead(self, state: PartitionState) -> None:
         """No member of the ISR that may run, and was not cut, is led by this one, whose end was."""

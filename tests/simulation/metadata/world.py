@@ -62,8 +62,6 @@ class MetadataWorld(World):
         """Brokers that were once stopped by force."""
         self.is_healed = False
         """No more faults: every running replica keeps up."""
-        self.old_share = self.random.choice([0.0, 0.0, 0.3])
-        """Share of members and controllers of an earlier release, which knows no statements of brokers."""
         self.own_heartbeats = 0
         """Heartbeats that replicas have sent themselves."""
         self._pages: dict[str, SimPages] = {}

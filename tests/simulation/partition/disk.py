@@ -85,9 +85,9 @@ class VirtualLog:
         """As the log of the storage engine has it."""
         return self._has_no_producers and not self.entries
 
-    def adopt_producers(self, snapshot: bytes, now_ms: int) -> None:
+    def adopt_producers(self, snapshot: bytes) -> None:
         """Take the leader's, durably."""
-        self.producers = ProducerState.from_bytes(snapshot, now_ms)
+        self.producers = ProducerState.from_bytes(snapshot)
         self._has_no_producers = False
 
     @property

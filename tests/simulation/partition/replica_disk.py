@@ -109,9 +109,9 @@ class OpenedLog:
         """As the producers' state has them."""
         return self._log.producers.below(offset).to_bytes()
 
-    def adopt_producers(self, snapshot: bytes, now_ms: int) -> None:
+    def adopt_producers(self, snapshot: bytes) -> None:
         """Take the leader's."""
-        self._log.adopt_producers(snapshot, now_ms)
+        self._log.adopt_producers(snapshot)
 
     def append_as_leader(self, payload: list[Entry], leader_epoch: int, now_ms: int) -> VirtualAppend:
         """Stamp a producer's batch in place and append it."""

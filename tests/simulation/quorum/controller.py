@@ -12,7 +12,7 @@ from raylog.core.errors import DataDirectoryError, NotController
 from raylog.core.ids import ControllerEpoch
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.metadata.records import ClusterConfigured, ControllerStarted, MetadataRecord, VotersEntered
+from raylog.core.metadata.records import ClusterAltered, ControllerStarted, MetadataRecord, VotersEntered
 from raylog.core.quorum import Proposer, ProposerSettings
 from raylog.protocol.message import Message
 from raylog.protocol.voter import VoterPromiseReply, VoterPromiseRequest
@@ -101,7 +101,7 @@ class SimController:
 
     def decide(self, text: str, *more: MetadataRecord) -> None:
         """Append a batch: a unique configuration, and ``more``."""
-        records = [*more, ClusterConfigured(config={"decision": text})]
+        records = [*more, ClusterAltered(config={"decision": text}, given={}, altered={})]
         records += records[-1:] * self.world.random.randint(0, 2)
         self._append(records)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from raylog.core.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
+from raylog.storage.log.checkpoints import _with_crc
 from raylog.storage.log.kept_watermark import HIGH_WATERMARK, content_of
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage import checks, scrubs
@@ -221,7 +222,8 @@ class StorageRun(Calls):
         assert isinstance(folder, dict)
         committed = draw.randint(self.log.log_start_offset, self.model.end)
         folder.pop("clean-shutdown", None)
-        folder["recovery-point-checkpoint"] = b"0\n%d\n" % draw.randint(0, self.log._recovery_point)
+        point = draw.randint(0, self.log._recovery_point)
+        folder["recovery-point-checkpoint"] = _with_crc(f"0\n{point}\n").encode()
         folder[HIGH_WATERMARK] = content_of(committed)
         self.files.mount(ROOT, VirtualDisk(draw.getrandbits(48), sector=self.sector, image=image))
         try:

@@ -168,8 +168,8 @@ class Sides:
         self.replica = Beating("t", 0, PACE)
         self.replica.name = NAME
 
-    def begin(self, *, is_understood: bool = True, epoch: int = EPOCH) -> None:
-        self.broker.begin(epoch, PACE, is_understood=is_understood)
+    def begin(self, *, epoch: int = EPOCH) -> None:
+        self.broker.begin(epoch, PACE)
 
     def confirm(self, report: SessionHeartbeatRequest, *absent: int) -> None:
         self.broker.confirmed(report, SessionHeartbeatReply(absent))
@@ -247,16 +247,6 @@ def test_a_replica_finds_the_table_that_its_broker_made_after_a_stop(sides: Side
     assert not sides.beats(), "in the table before; now it looks for another"
     sides.confirm(sides.broker.report())
     assert sides.beats()
-
-
-def test_with_a_controller_of_an_earlier_release_all_send_their_own(sides: Sides) -> None:
-    sides.begin(is_understood=False)
-    sides.replica.registered(5, NO_LIFE)
-    assert not sides.beats()
-    report = sides.broker.report()
-    assert report == type(report)()
-    sides.confirm(report)
-    assert not sides.beats()
 
 
 def test_a_replica_relies_on_the_controller_that_it_is_registered_with(sides: Sides) -> None:

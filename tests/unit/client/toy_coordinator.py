@@ -11,7 +11,7 @@ from collections import Counter
 from typing import Any
 
 from raylog.actors.groups.requests import event_for
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core import errors
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
@@ -205,7 +205,7 @@ def _owners(record: GroupChanged) -> dict[TopicPartition, str]:
     """The owner of each partition; fails when a partition has two owners in this generation."""
     found: dict[TopicPartition, str] = {}
     for member in record.members:
-        for partition in read_assignment(member.assignment):
+        for partition in decode_assignment(member.assignment):
             assert partition not in found, f"{partition} has two owners in generation {record.generation}"
             found[partition] = member.member_id
     return found

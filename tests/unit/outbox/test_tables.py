@@ -380,14 +380,10 @@ def test_a_topic_made_again_is_handled_from_its_first_record(engine: Engine, is_
     assert reader.sought == 2
 
 
-def test_a_database_of_an_earlier_release_goes_by_the_name(engine: Engine, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_inbox_without_the_table_of_topic_ids_names_the_command(engine: Engine) -> None:
     position_topics.drop(engine)
-    inbox, reader = outbox.Inbox(engine, "fund", "position"), Reading()
-    inbox.seek(reader)
-    assert handled(inbox, 4, 4, 5) == [True, False, True]
-    assert len([each for each in caplog.messages if "raylog outbox init" in each]) == 1
+    inbox = outbox.Inbox(engine, "fund", "position")
+    with pytest.raises(OutboxNotInitialized, match="raylog outbox init"):
+        inbox.positions()
     outbox.init(engine)
-    again = outbox.Inbox(engine, "fund", "position")
-    again.seek(reader)
-    assert reader.sought == 6
-    assert handled(again, 5, 6) == [False, True]
+    assert inbox.positions() == {}

@@ -10,9 +10,7 @@ import pytest
 from raylog.actors.broker.set_aside import (
     clear_half_deleted,
     clear_replaced,
-    half_deleted,
     remove_partition_folder,
-    replaced,
     set_aside,
     topic_id_of,
 )
@@ -49,9 +47,9 @@ def test_a_removal_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
     doomed = set_aside(partition(tmp_path, "a" * 32), ".deleted", "a" * 32, 0)
     (doomed / "partition.metadata").unlink()
     partition(tmp_path, "a" * 32)
-    assert half_deleted(tmp_path) == [doomed]
     clear_half_deleted(tmp_path)
-    assert (half_deleted(tmp_path), topic_id_of(tmp_path / "t-0")) == ([], "a" * 32)
+    assert not doomed.exists()
+    assert topic_id_of(tmp_path / "t-0") == "a" * 32
     assert list((tmp_path / ".deleted").iterdir()) == []
     assert topic_id_of(tmp_path / "none") == ""
 
@@ -75,23 +73,12 @@ def test_what_is_set_aside_and_locked_stays(tmp_path: Path) -> None:
     assert not doomed.exists()
 
 
-def test_leftovers_of_version_0_1_are_cleaned_where_they_are_certain(tmp_path: Path) -> None:
-    doomed = partition(tmp_path, "a" * 32, "t-0.deleted-1700000000000")
-    emptied = tmp_path / "t-0.deleted-1700000000001"
-    emptied.mkdir()
-    partition(tmp_path, "a" * 32, "u-0.deleted-1700000000000")
-    partition(tmp_path, "a" * 32, "t-0.deleted-170000000")
-    partition(tmp_path, "a" * 32, "t-0.damaged-1700000000000")
-    partition(tmp_path, "a" * 32)
-    former = partition(tmp_path, "b" * 32, "t-0.replaced-1700000000000")
-    assert half_deleted(tmp_path) == [doomed, emptied]
-    assert replaced(tmp_path) == [former]
-    clear_half_deleted(tmp_path)
+def test_what_was_replaced_is_removed_with_its_topic(tmp_path: Path) -> None:
+    former = set_aside(partition(tmp_path, "b" * 32), ".replaced", "b" * 32, 0)
     clear_replaced(tmp_path, {"a" * 32})
     assert former.exists()
     clear_replaced(tmp_path, {"b" * 32})
-    left = ["t-0", "t-0.damaged-1700000000000", "t-0.deleted-170000000", "u-0.deleted-1700000000000"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == left
+    assert not former.exists()
 
 
 TOPIC_ID = "a" * 32

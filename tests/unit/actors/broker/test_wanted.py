@@ -12,7 +12,7 @@ from raylog.actors.naming import broker_name, partition_of_replica, replica_name
 from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed
 from raylog.core.metadata.records import (
-    ClusterConfigured,
+    ClusterAltered,
     MetadataRecord,
     PartitionsBornAsleep,
     ReplicaPlaced,
@@ -110,7 +110,7 @@ def test_a_topic_s_configuration_is_for_all_its_replicas_that_run() -> None:
 
 def test_the_cluster_s_configuration_is_for_every_replica() -> None:
     stage = Stage()
-    assert stage.apply(ClusterConfigured(config={})) == {stage.name(0), stage.name(1), stage.name(2)}
+    assert stage.apply(ClusterAltered(config={}, given={}, altered={})) == {stage.name(0), stage.name(1), stage.name(2)}
 
 
 def test_a_deleted_topic_is_wanted_no_more_and_its_successor_is() -> None:
@@ -126,7 +126,7 @@ def test_a_deleted_topic_is_wanted_no_more_and_its_successor_is() -> None:
 
 
 def test_those_that_are_added_share_the_pace_and_learn_when_it_changes() -> None:
-    stage = Stage(ClusterConfigured(config={"follower.replication.throttled.rate": "1000"}))
+    stage = Stage(ClusterAltered(config={"follower.replication.throttled.rate": "1000"}, given={}, altered={}))
     stage.put(3, leader=TWO, replicas=(TWO, ONE), adding=(ONE,), isr=(TWO,))
     first = stage.spec(3).catch_up_bytes_per_s
     assert first > 0
@@ -146,8 +146,12 @@ def test_a_broker_holds_what_is_placed_on_it_awake_or_asleep() -> None:
 
 def test_a_move_that_waits_in_its_sleep_brings_no_replica() -> None:
     stage = Stage()
-    pace = {"follower.replication.throttled.rate": "1000"}
-    assert stage.apply(ClusterConfigured(config=pace)) == {stage.name(0), stage.name(1), stage.name(2)}
+    paced = ClusterAltered(config={"follower.replication.throttled.rate": "1000"}, given={}, altered={})
+    assert stage.apply(paced) == {
+        stage.name(0),
+        stage.name(1),
+        stage.name(2),
+    }
     moving = {"replicas": (TWO, ONE), "isr": (TWO,), "adding": (ONE,), "leader": TWO}
     stage.put(3, **moving, asleep=NEVER_WRITTEN)
     assert len(stage.wanted.by_name) == 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from raylog.core.scheduling.naming import names as naming
 from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import Checkpoint, RunWritten, from_wire, sealed, to_wire
-from raylog.core.scheduling.runs import NO_CHECK, PAGE_BYTES, Run
+from raylog.core.scheduling.runs import PAGE_BYTES, Run
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
@@ -85,16 +84,15 @@ def flip(log: PartitionLog, needle: bytes) -> None:
 
 def test_every_part_of_a_run_is_read_as_it_was_written(log: PartitionLog) -> None:
     row, _ = named_run(1)
-    for written in (row, replace(row, facts=replace(row.facts, check=NO_CHECK))):
-        offset = appended(log, written)
-        reader = RunReader(log)
-        run = opened(reader, offset, written)
-        assert run.size == len(row.data)
-        chance = random.Random(3)
-        for _ in range(200):
-            start = chance.randrange(run.size)
-            end = min(run.size, start + chance.choice([1, 20, 5_000, PAGE_BYTES, 100_000]))
-            assert reader.part(run, start, end) == row.data[start:end]
+    offset = appended(log, row)
+    reader = RunReader(log)
+    run = opened(reader, offset, row)
+    assert run.size == len(row.data)
+    chance = random.Random(3)
+    for _ in range(200):
+        start = chance.randrange(run.size)
+        end = min(run.size, start + chance.choice([1, 20, 5_000, PAGE_BYTES, 100_000]))
+        assert reader.part(run, start, end) == row.data[start:end]
 
 
 def test_a_new_owner_reads_a_small_part_of_a_run(log: PartitionLog) -> None:
@@ -155,10 +153,8 @@ def test_names_are_found_with_any_number_of_filters_in_memory(
     assert sorted(found._filters) == newest, "those of the newest runs are kept"
 
 
-def test_checkpoints_of_earlier_releases_have_no_checks_of_runs() -> None:
+def test_a_checkpoint_has_the_checks_of_its_runs() -> None:
     row, _ = named_run(1)
     checkpoint = Checkpoint(1, 5, 7, runs=((2, row.facts),))
-    wire = to_wire(checkpoint)
-    assert from_wire(wire) == checkpoint
-    before = from_wire(wire[:17])
-    assert before == replace(checkpoint, runs=((2, replace(row.facts, check=NO_CHECK)),))
+    assert row.facts.check
+    assert from_wire(to_wire(checkpoint)) == checkpoint

@@ -6,7 +6,7 @@ from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.admin.groups import keys_of_each_coordinator
 from raylog.client.producer.producer import Producer
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
-from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import (
     ClientClosed,
     ElectionNotNeeded,
@@ -118,9 +118,8 @@ def test_without_groups_the_list_is_empty(cluster: ToyCluster) -> None:
 
 
 def test_every_coordinator_gets_a_key_of_its_own() -> None:
-    for config in ({}, {HASH_KEY: JAVA}):
-        keys = keys_of_each_coordinator(16, config=config)
-        assert [coordinator_partition(key, 16, config) for key in keys] == list(range(16))
+    keys = keys_of_each_coordinator(16)
+    assert [coordinator_partition(key, 16) for key in keys] == list(range(16))
 
 
 def test_groups_are_listed_described_and_deleted(cluster: ToyCluster) -> None:

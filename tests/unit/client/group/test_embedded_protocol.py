@@ -1,15 +1,13 @@
-"""The bytes that members exchange are Kafka's; and members of earlier releases are understood, and answered in kind.
+"""The bytes that members exchange are Kafka's.
 
 The golden bytes were recorded from kafka-python 3.0.12 (`kafka.protocol.consumer.metadata`) and, for the user data of
 `sticky`, from aiokafka 0.14.0, both under the Apache licence 2.0.
 """
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.client.group import early_protocol
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.embedded_protocol import (
     decode_assignment,
@@ -20,7 +18,6 @@ from raylog.client.group.embedded_protocol import (
     encode_previous,
     encode_subscription,
 )
-from raylog.client.group.exchange import assignment_for, is_early, read_assignment, read_subscription
 from raylog.core.ids import TopicPartition
 
 OWNED = (TopicPartition("flights", 0), TopicPartition("flights", 2), TopicPartition("trips", 1))
@@ -92,18 +89,17 @@ def test_a_subscription_comes_back_and_later_fields_are_ignored(
     subscription: Subscription, version: int, more: bytes
 ) -> None:
     data = version.to_bytes(2, "big") + encode_subscription(subscription)[2:] + more
-    assert read_subscription(data, subscription.instance_id) == subscription
+    assert decode_subscription(data, subscription.instance_id) == subscription
 
 
 @given(partitions)
 def test_an_assignment_comes_back_as_it_went_in(given_out: list[TopicPartition]) -> None:
-    assert read_assignment(encode_assignment(given_out)) == tuple(sorted(given_out))
-    assert read_assignment(early_protocol.encode_assignment(given_out)) == tuple(sorted(given_out))
+    assert decode_assignment(encode_assignment(given_out)) == tuple(sorted(given_out))
 
 
 @given(st.binary(max_size=40) | st.builds(lambda head, tail: head + tail, st.just(b"\0\3\0\0\0\1"), st.binary()))
 def test_bytes_that_are_none_of_it_are_one_kind_of_error(data: bytes) -> None:
-    for read in (read_subscription, read_assignment, decode_previous):
+    for read in (decode_subscription, decode_assignment, decode_previous):
         try:
             read(data)
         except ValueError:
@@ -114,32 +110,3 @@ def test_bytes_that_are_none_of_it_are_one_kind_of_error(data: bytes) -> None:
 def test_a_subscription_that_was_cut_is_refused(length: int) -> None:
     with pytest.raises(ValueError):
         decode_subscription(bytes.fromhex(GOLDEN[3])[:length])
-
-
-# Members of earlier releases
-
-
-def test_a_member_of_an_earlier_release_is_answered_in_its_form() -> None:
-    wire = [1, ["flights", "trips"], [["flights", [0, 2]], ["trips", [1]]], 7, b"\x01\x02"]
-    metadata = msgspec.msgpack.encode(wire)
-    expected = Subscription(
-        topics=("flights", "trips"), generation=7, user_data=encode_previous(OWNED, 7), instance_id="one"
-    )
-    assert read_subscription(metadata, "one") == expected
-    answer = assignment_for(metadata, ASSIGNED)
-    assert msgspec.msgpack.decode(answer)[1:] == [[["flights", [0, 1]], ["trips", [3]]], b""]
-    assert read_assignment(answer) == ASSIGNED
-
-
-def test_a_member_that_adapts_to_its_leader_gets_kafkas_bytes() -> None:
-    metadata = early_protocol.encode_subscription(Subscription(topics=("flights",)))
-    assert is_early(metadata)
-    assert assignment_for(metadata, ASSIGNED) == encode_assignment(ASSIGNED)
-
-
-@pytest.mark.parametrize(
-    "wire", [[1, "a", [], 0, b""], [1, ["a"], [["a", ["0"]]], 0, b""], [1, ["a"], [], "0", b""], 7]
-)
-def test_what_is_no_subscription_of_an_earlier_release_is_refused(wire: object) -> None:
-    with pytest.raises(ValueError):
-        early_protocol.decode_subscription(msgspec.msgpack.encode(wire))

@@ -12,7 +12,7 @@ from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.sessions import consumer_session
 from raylog.client.consumer.sessions.group_session import GroupSession
-from raylog.client.group.exchange import read_assignment
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.errors import (
     ClientClosed,
     CommitFailed,
@@ -238,7 +238,7 @@ def test_a_member_of_another_kind_gets_nothing_and_the_leader_goes_on(
     leader = Member(cluster, "leader", "stays", session_timeout_ms=5_000, **CLASSIC)
     wait_for(lambda: leader.assignments, "the leader did not join")
     (given,) = cluster.runtime.run(_join_as_foreigner(cluster, coordinator, metadata), 15)
-    assert read_assignment(given) == ()
+    assert decode_assignment(given) == ()
     fill(cluster, "stays", 0, numbers(10, 20))
     wait_for(lambda: leader.errors or max(leader.seen[STAYS], default=0) == 19, "the leader stopped")
     leader.stop()

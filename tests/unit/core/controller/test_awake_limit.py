@@ -4,10 +4,8 @@ import pytest
 
 from raylog.core.controller.events import AlterTopicConfigReceived, CreatePartitionsReceived, RequestSleep
 from raylog.core.errors import InvalidPartitions, TooManyAwake
-from raylog.core.features import FIRST
 from raylog.core.ids import TopicPartition
 from raylog.core.metadata.capacity import Capacity
-from raylog.core.metadata.records import ClusterCreated
 from raylog.core.sleeping.queue import REQUEST_LASTS_MS
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake
@@ -148,14 +146,6 @@ def test_a_topic_that_sleeps_may_stay_awake_where_it_has_room() -> None:
     wake(bench, partitions=[0])
     configure(bench, NEVER)
     configure(bench, {"retention.ms": "5"})
-
-
-def test_new_partitions_are_bounded_before_the_cluster_knows_sleep() -> None:
-    config = {"replica.awake.max": "1"}
-    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=config)]).start(config)
-    bench.broker(1, levels=FIRST)
-    with pytest.raises(InvalidPartitions, match="would have 2 replicas awake and may have 1"):
-        bench.create(assignment=[[1], [1]], config=SLEEPS)
 
 
 def three_of_which_one_is_awake() -> Bench:

@@ -12,13 +12,11 @@ from raylog.core.controller.events import (
     AlterClusterConfigReceived,
     DescribeConfigsReceived,
     InternalTopicRequested,
-    RaiseFeatureLevelReceived,
     SendClusterConfig,
 )
 from raylog.core.controller.internal_topics import ON_FIRST_USE
-from raylog.core.errors import InvalidConfig, InvalidPartitions, RaylogError, UnsupportedVersion
-from raylog.core.features import ALTERING_LEVEL
-from raylog.core.metadata.records import ClusterAltered, ClusterCreated, FeatureLevelRaised, record_from_wire
+from raylog.core.errors import InvalidConfig, InvalidPartitions, RaylogError
+from raylog.core.metadata.records import ClusterAltered, record_from_wire
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, Bench, running_topic, three_brokers
 
 SESSION, BEAT = "broker.session.timeout.ms", "broker.heartbeat.interval.ms"
@@ -243,23 +241,6 @@ def test_replicas_register_with_what_counts_now() -> None:
     bench = running_topic()
     alter(bench, {"replica.lag.time.max.ms": 700})
     assert bench.replica(2)[4] == {**DEFAULTS, "replica.lag.time.max.ms": "700"}
-
-
-# ---------------------------------------------------------------- releases
-
-
-def test_a_cluster_of_mixed_releases_alters_nothing_but_its_throttle() -> None:
-    log = [ClusterCreated(cluster_id="c" * 32, config=DEFAULTS), FeatureLevelRaised(level=ALTERING_LEVEL - 1)]
-    bench = Bench(log=list(log)).start(of="a")
-    with pytest.raises(UnsupportedVersion, match=f"needs feature level {ALTERING_LEVEL}, and this cluster is at 5"):
-        alter(bench, {"group.max.size": 7})
-    bench.reassign_all([], throttle=5)
-    assert bench.image.config[THROTTLE] == "5"
-    assert not any(isinstance(record, ClusterAltered) for record in bench.log)
-    bench.call(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=-1))
-    alter(bench, {SESSION: 9_000})
-    assert described(bench, THROTTLE)[:2] == ["5", "start"]
-    assert SESSION not in bench.start(of="a").image.config
 
 
 def test_every_key_says_what_to_do_where_a_change_is_refused() -> None:

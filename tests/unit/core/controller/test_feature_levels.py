@@ -5,22 +5,10 @@ from unittest import mock
 
 import pytest
 
-from raylog.core.config import TOPIC_KEYS
 from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
-from raylog.core.controller.coordinators import COMPACTED
-from raylog.core.controller.events import AlterTopicConfigReceived, RaiseFeatureLevelReceived
-from raylog.core.errors import InvalidConfig, InvalidRequest, UnsupportedVersion
-from raylog.core.features import (
-    COMPACTION_LEVEL,
-    FIRST,
-    FIRST_LEVEL,
-    LEVELS,
-    REWRITING_LEVEL,
-    SUPPORTED,
-    TRANSACTIONS_LEVEL,
-    LevelRange,
-    misfit,
-)
+from raylog.core.controller.events import RaiseFeatureLevelReceived
+from raylog.core.errors import InvalidRequest, UnsupportedVersion
+from raylog.core.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
 from raylog.core.ids import BrokerId
 from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
@@ -74,6 +62,14 @@ def test_a_new_cluster_begins_at_the_highest_level_of_its_controller() -> None:
     assert bench.start().image.feature_level == NEXT.highest
 
 
+def test_a_new_cluster_of_the_first_release_states_no_level() -> None:
+    with mock.patch("raylog.core.controller.controller.SUPPORTED", FIRST):
+        bench = Bench().start()
+    assert bench.image.feature_level == FIRST_LEVEL
+    assert not any(isinstance(record, FeatureLevelRaised) for record in bench.log)
+    bench.broker(1, levels=FIRST)
+
+
 def test_a_cluster_of_an_earlier_release_keeps_its_level_in_later_lives() -> None:
     bench = of_first_release()
     assert bench.image.feature_level == bench.start().image.feature_level == FIRST_LEVEL
@@ -91,44 +87,6 @@ def test_the_level_stays_until_it_is_requested_and_every_broker_has_it() -> None
     assert raised(bench) == [2, 1]
     assert bench.image.feature_level == 2
     assert raised(bench) == [2, 2]
-
-
-def test_an_earlier_offsets_topic_is_compacted_with_the_level() -> None:
-    bench = upgraded(1, 2, 3)
-    bench.ensure()
-    topic = bench.image.topics["__consumer_offsets"]
-    assert "cleanup.policy" not in topic.config
-    bench.call(
-        AlterTopicConfigReceived(
-            cause="test",
-            now_ms=bench.now,
-            request=bench.number(),
-            topic="__consumer_offsets",
-            set={"segment.bytes": "100000000", "min.insync.replicas": "2"},
-        )
-    )
-    assert raised(bench, 2) == [2, 1]
-    compacted = {**COMPACTED, "min.insync.replicas": "2"}
-    assert bench.image.topics["__consumer_offsets"].config == compacted
-    written = len(bench.log)
-    assert raised(bench, 3) == [3, 2]
-    assert len(bench.log) == written + 1, "it is compacted once"
-
-
-def test_a_controller_that_starts_has_the_offsets_topic_compacted() -> None:
-    bench = upgraded(1, 2, 3)
-    bench.ensure()
-    with mock.patch("raylog.core.controller.coordinators.COMPACTION_LEVEL", 99):
-        raised(bench, 2)  # as under a release that left the topic as it was
-    assert "cleanup.policy" not in bench.image.topics["__consumer_offsets"].config
-    assert bench.start().image.topics["__consumer_offsets"].config == COMPACTED
-
-
-def test_the_offsets_topic_of_a_new_cluster_is_compacted() -> None:
-    bench = Bench().start()
-    bench.broker(1, levels=NEXT)
-    bench.ensure()
-    assert bench.image.topics["__consumer_offsets"].config == COMPACTED
 
 
 def test_an_absent_broker_counts_and_a_stopped_one_does_not() -> None:
@@ -204,38 +162,3 @@ def test_metadata_of_an_earlier_release_is_at_the_first_level() -> None:
 
 def test_sentences_name_the_range() -> None:
     assert "level 1 to 3," in misfit("Broker 1", NEXT, 4)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "level"),
-    [
-        ("cleanup.policy", "compact", COMPACTION_LEVEL),
-        ("compression.type", "zstd", REWRITING_LEVEL),
-        ("message.timestamp.type", "LogAppendTime", REWRITING_LEVEL),
-    ],
-)
-def test_a_later_value_is_taken_once_all_replicas_can_read_it(key: str, value: str, level: int) -> None:
-    bench = of_first_release()
-    with pytest.raises(InvalidConfig, match="raylog features upgrade"):
-        bench.create(config={key: value})
-    bench.create(config={key: TOPIC_KEYS[key].default})
-    for broker in (1, 2, 3):
-        bench.broker(broker, levels=NEXT)
-    raised(bench, level)
-    change = AlterTopicConfigReceived(
-        cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set={key: value}
-    )
-    bench.call(change)
-    assert bench.image.topics["flights"].config == {key: value}
-
-
-def test_transactions_begin_once_all_processes_can_read_them() -> None:
-    bench = of_first_release()
-    with pytest.raises(UnsupportedVersion, match="raylog features upgrade"):
-        bench.ensure(kind="transaction")
-    assert "__transaction_state" not in bench.image.topics
-    for broker in (1, 2, 3):
-        bench.broker(broker, levels=NEXT)
-    raised(bench, TRANSACTIONS_LEVEL)
-    bench.ensure(kind="transaction")
-    assert "__transaction_state" in bench.image.topics

@@ -4,11 +4,9 @@ import pytest
 
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.internal_topics import ON_FIRST_USE
-from raylog.core.errors import InvalidRequest, UnsupportedVersion
-from raylog.core.features import FIRST
-from raylog.core.metadata.records import ClusterCreated
+from raylog.core.errors import InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
-from tests.unit.core.controller.bench import AWAKE, Bench, three_brokers
+from tests.unit.core.controller.bench import Bench, three_brokers
 
 
 def ensure(bench: Bench, topic: str = SCHEDULED_TOPIC) -> list[object]:
@@ -33,11 +31,3 @@ def test_later_uses_find_it() -> None:
 def test_another_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidRequest, match="__scheduled"):
         ensure(three_brokers(), "__schedules")
-
-
-def test_brokers_of_an_earlier_release_could_not_serve_it() -> None:
-    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=AWAKE)]).start()
-    for broker in (1, 2, 3):
-        bench.broker(broker, levels=FIRST)
-    with pytest.raises(UnsupportedVersion, match="raylog features upgrade"):
-        ensure(bench)

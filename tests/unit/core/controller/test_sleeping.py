@@ -12,17 +12,13 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
-    UnsupportedVersion,
 )
-from raylog.core.features import FIRST
 from raylog.core.ids import (
     NO_LEADER,
 )
-from raylog.core.metadata.records import ClusterCreated
-from tests.unit.core.controller.bench import AWAKE, GRACE_MS, T0, Bench, running_topic
+from tests.unit.core.controller.bench import GRACE_MS, T0, running_topic
 from tests.unit.core.controller.sleep_bench import (
     POINT,
-    SLEEPS,
     born_asleep,
     description,
     end_processes,
@@ -131,18 +127,6 @@ def test_a_proposal_is_committed_once() -> None:
     propose(bench)
     with pytest.raises(InvalidUpdateVersion):
         propose(bench, partition_epoch=epoch)
-
-
-def test_no_partition_sleeps_in_a_cluster_of_the_first_feature_level() -> None:
-    bench = Bench(log=[ClusterCreated(cluster_id="c" * 32, config=AWAKE)]).start()
-    for broker in (1, 2, 3):
-        bench.broker(broker, levels=FIRST)
-    bench.create(assignment=[[1, 2, 3]], config=SLEEPS)
-    assert bench.state().asleep is None, "nor is it born asleep"
-    for broker in (2, 3, 1):
-        bench.replica(broker)
-    with pytest.raises(UnsupportedVersion, match="raylog features upgrade"):
-        propose(bench)
 
 
 def test_a_replica_is_not_registered_while_its_partition_sleeps() -> None:

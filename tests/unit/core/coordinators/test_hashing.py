@@ -1,10 +1,8 @@
-"""Groups hash to their coordinators as in Kafka; those of topics from before that stay where they are."""
-
-import zlib
+"""Groups hash to their coordinators as in Kafka."""
 
 import pytest
 
-from raylog.core.coordinators.hashing import CRC32, HASH_KEY, JAVA, coordinator_partition, java_hash
+from raylog.core.coordinators.hashing import coordinator_partition, java_hash
 
 
 @pytest.mark.parametrize(
@@ -23,11 +21,5 @@ def test_the_hash_is_that_of_a_jvm(text: str, code: int) -> None:
 
 
 def test_a_group_belongs_to_kafkas_partition() -> None:
-    java = {HASH_KEY: JAVA}
-    assert coordinator_partition("hello", 50, java) == 99_162_322 % 50
-    assert coordinator_partition("polygenelubricants", 50, java) == 0
-
-
-@pytest.mark.parametrize("config", [{}, {HASH_KEY: CRC32}, {"retention.ms": "-1"}])
-def test_a_topic_from_before_keeps_its_groups_in_their_partitions(config: dict[str, str]) -> None:
-    assert coordinator_partition("hello", 50, config) == zlib.crc32(b"hello") % 50
+    assert coordinator_partition("hello", 50) == 99_162_322 % 50
+    assert coordinator_partition("polygenelubricants", 50) == 0

@@ -1,13 +1,11 @@
 """A coordinator serves the keys of its own partition only."""
 
-from collections.abc import Mapping
-
 import msgspec
 import pytest
 
 from raylog.actors.groups.requests import EVENTS as GROUP_EVENTS
 from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
-from raylog.core.coordinators.hashing import HASH_KEY, JAVA, coordinator_partition
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.coordinators.share import EVERY_KEY, KeyShare
 from raylog.core.decision import Refuse
 from raylog.core.errors import NotCoordinator, RaylogError
@@ -22,22 +20,20 @@ from tests.unit.protocol.samples import PLAIN, of_this_release
 
 LISTS = (ListGroupsRequest, ListTransactionsRequest)
 KEYS = [f"key-{number}" for number in range(100)]
-JAVAS = {HASH_KEY: JAVA}
 
 
-@pytest.mark.parametrize("config", [{}, JAVAS])
-def test_each_key_is_of_one_coordinator(config: Mapping[str, str]) -> None:
-    shares = [KeyShare(index, 7, config) for index in range(7)]
+def test_each_key_is_of_one_coordinator() -> None:
+    shares = [KeyShare(index, 7) for index in range(7)]
     for key in KEYS:
         having = [share.index for share in shares if share.refusal(key) is None]
-        assert having == [coordinator_partition(key, 7, config)]
+        assert having == [coordinator_partition(key, 7)]
 
 
 def test_a_topic_of_one_partition_has_every_key() -> None:
     assert all(EVERY_KEY.refusal(key) is None for key in KEYS)
 
 
-OWN = coordinator_partition(PLAIN[str], 5, {})
+OWN = coordinator_partition(PLAIN[str], 5)
 OTHER = (OWN + 1) % 5
 
 
@@ -61,5 +57,4 @@ def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[M
 
 
 def test_a_list_may_be_requested_of_any_coordinator() -> None:
-    """As earlier releases do."""
     assert KeyShare(3, 5).list_refusal(-1) is None

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-import pytest
-
 from raylog.core.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
@@ -18,9 +16,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
     UnsupportedAssignor,
-    UnsupportedVersion,
 )
-from raylog.core.features import CONSUMER_GROUPS_LEVEL
 from raylog.core.groups.events import (
     DeleteGroupReceived,
     DescribeGroupReceived,
@@ -357,17 +353,6 @@ def test_an_instance_id_is_not_empty_and_is_its_members_own() -> None:
     assert groups.code(first.beat()) == FencedInstanceId.code
     first.instance = None
     assert groups.code(first.commit(0, 5)) == 0
-
-
-@pytest.mark.parametrize("level", [CONSUMER_GROUPS_LEVEL - 1, CONSUMER_GROUPS_LEVEL])
-def test_members_join_from_their_feature_level_on(level: int) -> None:
-    groups = Groups(GroupSettings(feature_level=level))
-    first = Member(groups, "m1")
-    refused = UnsupportedVersion.code if level < CONSUMER_GROUPS_LEVEL else 0
-    assert groups.code(first.beat()) == refused
-    assert groups.looked_up[-1] == (TOPIC,)
-    seen(groups, 4)  # with the level of this release: it was raised
-    assert groups.code(first.beat()) == 0
 
 
 def test_equal_subscriptions_are_kept_once() -> None:

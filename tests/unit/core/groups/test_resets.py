@@ -1,6 +1,5 @@
 """Resets of offsets: of groups without members, of the plan's group, all or none. And what members subscribe to."""
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,11 +24,6 @@ def kafkas(*topics: str) -> bytes:
     """The beginning of Kafka's ConsumerProtocolSubscription, and user data behind it."""
     named = b"".join(len(topic.encode()).to_bytes(2) + topic.encode() for topic in topics)
     return (3).to_bytes(2) + len(topics).to_bytes(4) + named + b"\xff\xff\xff\xff"
-
-
-def early(*topics: str) -> bytes:
-    """The subscription of a member of release 0.2.0."""
-    return msgspec.msgpack.encode([1, topics, [], 0, b""])
 
 
 def reading(*topics: str, groups: Groups | None = None) -> tuple[Groups, str]:
@@ -134,8 +128,8 @@ def test_offsets_that_a_transaction_is_about_to_commit_are_not_reset() -> None:
 
 
 @given(st.lists(st.text(min_size=1, max_size=40), max_size=40))
-def test_both_layouts_of_a_subscription_are_read(topics: list[str]) -> None:
-    assert topics_of(kafkas(*topics)) == topics_of(early(*topics)) == frozenset(topics)
+def test_the_topics_of_a_subscription_are_read(topics: list[str]) -> None:
+    assert topics_of(kafkas(*topics)) == frozenset(topics)
 
 
 @given(st.binary(max_size=60))

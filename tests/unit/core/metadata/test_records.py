@@ -86,8 +86,14 @@ def test_fields_missing_in_an_earlier_release_become_their_defaults() -> None:
 
 
 def test_a_record_type_of_a_later_release_is_one_clear_error() -> None:
-    with pytest.raises(ValueError, match=r"unknown metadata record 'ScheduleMoved'.*newer version of Raylog; upgrade"):
+    with pytest.raises(ValueError, match=r"unknown metadata record 'ScheduleMoved'.*; install that release"):
         record_from_wire(["ScheduleMoved", 1])
+
+
+def test_a_record_of_another_form_is_one_clear_error() -> None:
+    row = ["BrokerRegistered", 1, 2, "n", "h", 9, "d", 1, 1, -1, []]  # with a field that is no longer there
+    with pytest.raises(ValueError, match=r"metadata record BrokerRegistered .*expected a list.*install that release"):
+        record_from_wire(row)
 
 
 SAMPLES: dict[str, object] = {

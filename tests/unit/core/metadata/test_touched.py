@@ -8,7 +8,7 @@ from raylog.core.metadata.records import (
     BrokerOffline,
     BrokerResumed,
     BrokerStopped,
-    ClusterConfigured,
+    ClusterAltered,
     ControllerStarted,
     MetadataRecord,
     PartitionAsleep,
@@ -76,7 +76,9 @@ def test_a_record_about_a_topic_touches_what_the_topic_has_now(record: MetadataR
     assert touched_by(record) == {A0, A1}
 
 
-@pytest.mark.parametrize("record", [ClusterConfigured(config={}), BrokerStopped(broker=ONE), BrokerResumed(broker=ONE)])
+@pytest.mark.parametrize(
+    "record", [ClusterAltered(config={}, given={}, altered={}), BrokerStopped(broker=ONE), BrokerResumed(broker=ONE)]
+)
 def test_what_concerns_every_replica_touches_everything(record: MetadataRecord) -> None:
     assert touched_by(record) == {A0, A1, B0}
 

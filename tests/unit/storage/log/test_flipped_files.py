@@ -121,16 +121,15 @@ def test_every_single_bit_that_flips_is_noticed(tmp_path: Path, name: str) -> No
         assert found in (damaged, expected), f"bit {bit} of {name}"
 
 
-def test_files_of_earlier_releases_are_read_and_they_read_ours(tmp_path: Path) -> None:
+def test_a_file_without_a_checksum_is_damaged(tmp_path: Path) -> None:
     files = Checkpoints(tmp_path)
     (tmp_path / LOG_START).write_text("0\n14\n")
+    (tmp_path / RECOVERY_POINT).write_text("0\n14\n")
     (tmp_path / EPOCHS).write_text("0\n2\n3 0\n14 9\n")
     (tmp_path / METADATA).write_text("version: 0\ntopic_id: a topic\ntopic: t\npartition: 0\nlog_id: x\n")
-    assert files.read_log_start() == 14
-    assert files.read_epochs() == EpochHistory([(3, 0), (14, 9)])
-    assert not files.claim("a topic", "t", 0)
-    files.write_log_start(15)
-    files.write_epochs(EpochHistory([(3, 0), (14, 9)]))
-    assert list(map(int, (tmp_path / LOG_START).read_text().split())) == [0, 15], "as releases up to 0.2 read it"
-    version, count, *lines = (tmp_path / EPOCHS).read_text().splitlines()
-    assert (version, int(count), lines) == ("0", 2, ["3 0", "14 9"])
+    with pytest.raises(LogDamaged, match=r"log-start-offset-checkpoint.*rebuild this replica from its peers"):
+        files.read_log_start()
+    with pytest.raises(LogDamaged, match=r"partition\.metadata.*checksum .* is missing.*rebuild this replica"):
+        files.claim("a topic", "t", 0)
+    assert (files.read_recovery_point(), files.read_epochs()) == (None, None)
+    assert files.damaged() == [METADATA, EPOCHS, RECOVERY_POINT, LOG_START]

@@ -89,15 +89,15 @@ def test_idle_producers_are_forgotten() -> None:
 
 def test_a_snapshot_comes_back_and_a_changed_one_is_refused() -> None:
     data = filled().to_bytes()
-    assert ProducerState.from_bytes(data, LATER) == filled()
-    assert ProducerState.from_bytes(ProducerState().to_bytes(), LATER) == ProducerState()
+    assert ProducerState.from_bytes(data) == filled()
+    assert ProducerState.from_bytes(ProducerState().to_bytes()) == ProducerState()
     for position in range(len(data)):
         changed = bytearray(data)
         changed[position] ^= 1
         with pytest.raises(CorruptBatch):
-            ProducerState.from_bytes(bytes(changed), LATER)
+            ProducerState.from_bytes(bytes(changed))
     with pytest.raises(CorruptBatch):
-        ProducerState.from_bytes(b"", LATER)
+        ProducerState.from_bytes(b"")
 
 
 def test_a_staged_copy_leaves_the_original_alone() -> None:
@@ -153,7 +153,7 @@ def test_open_transactions_and_lasting_producers_make_no_room() -> None:
 @pytest.mark.usefixtures("few")
 def test_lasting_producers_have_a_bound_of_their_own() -> None:
     state = known(*(LASTING_PRODUCERS + number for number in range(4)))
-    state = ProducerState.from_bytes(state.to_bytes(), NOW)
+    state = ProducerState.from_bytes(state.to_bytes())
     assert len(state.producers) >= state.looked_at_from
     with pytest.raises(TooManyProducers, match="4 lasting producers"):
         state.admit({LASTING_PRODUCERS + 9}, NOW + 1_000 * SPARED_MS)

@@ -13,13 +13,12 @@ from raylog.core.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from raylog.storage.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, iter_headers, parse_header
+from raylog.storage.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, iter_headers
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker, decode_marker
 from raylog.storage.errors import CorruptBatch
 from raylog.storage.log import partition_log
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.log.segment import TXN_INDEX
 from raylog.storage.transactions.aborted import AbortedTxn, from_bytes, is_as_good, to_bytes
 from tests.unit.storage.logs import NOW, batch, crashed, open_log
@@ -354,18 +353,6 @@ def test_lives_that_know_less_leave_no_snapshots_that_know_more(tmp_path: Path) 
 )
 def test_an_index_that_hides_no_transaction_may_stay(kept: list[AbortedTxn], stays: bool) -> None:
     assert is_as_good(kept, [AbortedTxn(P, 1, 4, 2), AbortedTxn(Q, 2, 5, 6)]) is stays
-
-
-def test_the_times_in_a_snapshot_of_an_older_version_are_not_relied_on() -> None:
-    """A follower of that version noted the time of its start, however long it was up."""
-    state = ProducerState()
-    state.apply(parse_header(batch(b"a", producer_id=P, producer_epoch=0, base_sequence=0)), NOW, None)
-    without_transactions = bytes.fromhex("5250533151f7ae539192079300919500000001cf0000018bcfe5680001")
-    assert ProducerState.from_bytes(without_transactions, NOW) == state
-    state.apply(parse_header(sent(Q)), 1, None)
-    body = state.to_bytes()[4:]
-    assert ProducerState.from_bytes(b"RPS2" + body, NOW + 1).producers[Q].last_seen_ms == NOW + 1
-    assert ProducerState.from_bytes(state.to_bytes(), NOW) == state
 
 
 def test_the_file_of_aborted_transactions_keeps_its_form() -> None:

@@ -184,10 +184,3 @@ def test_a_small_file_that_is_damaged_is_written_again(log: PartitionLog, name: 
     assert log.damaged_files() == [name]
     assert log.write_again([name]) == 1
     assert (log.folder / name).read_bytes() == right
-
-
-def test_files_of_earlier_releases_are_not_damaged(log: PartitionLog) -> None:
-    (log.folder / METADATA).write_text("version: 0\ntopic_id: a topic\ntopic: t\npartition: 0\nlog_id: x\n")
-    (log.folder / EPOCHS).write_text("0\n1\n3 0\n")
-    (log.folder / RECOVERY_POINT).write_text("0\n14\n")
-    assert log.damaged_files() == []

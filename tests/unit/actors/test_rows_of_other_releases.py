@@ -1,0 +1,42 @@
+"""A stored row of another release is one error that names the row and says what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from raylog.actors.forwarding.notes import decode_note, encode_note
+from raylog.actors.scheduling.checkpoints import joined
+from raylog.actors.scheduling.rows import read_batches
+from raylog.core.errors import UnsupportedVersion
+from raylog.core.forwarding.note import Note
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, to_wire
+from raylog.storage.batch.records import encode_batch
+
+NOTE = Note(producer_id=1, position=2, decided_end=3)
+CHECKPOINT = Checkpoint(1, 5, 7)
+
+
+def shorter(wire: list[Any]) -> bytes:
+    """The row as a release wrote it that did not know its last field."""
+    return msgspec.msgpack.encode(wire[:-1])
+
+
+@pytest.mark.parametrize("key", [shorter(to_wire(CHECKPOINT)), msgspec.msgpack.encode([99]), b"\xc1"])
+def test_a_row_of_the_scheduler_is_named_by_its_offset(key: bytes) -> None:
+    with pytest.raises(UnsupportedVersion, match=r"scheduler at offset 0 cannot be read .*; .* install that release\."):
+        list(read_batches(encode_batch([key], [None], [0]), 0))
+
+
+def test_a_checkpoint_in_pieces_is_named_by_its_number() -> None:
+    parts = [CheckpointPart(4, 0, shorter(to_wire(CHECKPOINT)))]
+    with pytest.raises(UnsupportedVersion, match=r"Checkpoint 4 of the scheduler .* install that release\."):
+        joined(CheckpointEnd(4, 5, (0,)), parts)
+
+
+def test_the_note_of_a_forwarder_is_named_by_its_topic() -> None:
+    assert decode_note(encode_note(NOTE)) == NOTE
+    with pytest.raises(UnsupportedVersion, match=r"note in __forwarding cannot be read .* install that release\."):
+        decode_note(shorter(NOTE.to_wire()))

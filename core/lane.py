@@ -181,6 +181,8 @@ class Lane(Generic[BatchT]):
     @property
     def remedy(self) -> Remedy | None:
         """What the owner has to write down; None = nothing, or batches are under way or come before."""
+        if not self._entries:
+            return None
         first = next((entry for entry in self._entries if entry.state is not _State.STORED), None)
         if first is None or self.is_under_way:
             return None
@@ -210,7 +212,7 @@ class Lane(Generic[BatchT]):
     def sendable(self, now_ms: int) -> list[BatchT]:
         """Return the batches to send now, in order; from now on they are under way."""
         found: list[BatchT] = []
-        if not self.may_try(now_ms):
+        if not self._entries or not self.may_try(now_ms):
             return found
         left = self._under_way_max if self._is_known else 1
         left -= sum(entry.state is _State.SENT for entry in self._entries)
@@ -225,8 +227,9 @@ class Lane(Generic[BatchT]):
 
     def due_ms(self) -> int | None:
         """Return when the pause ends that a batch waits for; None = no batch waits for one."""
-        waits = self._is_any(_State.QUEUED) and not self.is_under_way and self.remedy is None
-        return self._not_before_ms if waits else None
+        if not self._entries or self.is_under_way or not self._is_any(_State.QUEUED) or self.remedy is not None:
+            return None
+        return self._not_before_ms
 
     def may_try(self, now_ms: int) -> bool:
         """Return whether no pause is left. A clock that was set back makes no pause longer than the longest."""

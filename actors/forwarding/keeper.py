@@ -19,9 +19,9 @@ from raylog.actors.forwarding.places import until_committed
 from raylog.actors.forwarding.redrives import PREFIX, Redrive, Redrives
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.proof import Proof
-from raylog.actors.roles.refusals import is_refusal
 from raylog.actors.roles.role import Role
 from raylog.core.errors import CoordinatorLoadInProgress, ForwarderFenced, NotLeaderOrFollower, RaylogError
+from raylog.core.lane import Trouble, trouble_of
 from raylog.protocol.forwarding import (
     CancelRedriveRequest,
     ListRedrivesRequest,
@@ -200,7 +200,7 @@ class KeeperRole(Role):
             try:
                 await self.host.produce(encode_batch([name.encode()], [value], [self.host.wall_ms()]))
             except (RaylogError, OSError) as error:
-                if is_refusal(error):  # nothing was stored, so what is in memory stays valid
+                if trouble_of(error) is Trouble.REFUSED:  # nothing was stored, so what is in memory stays valid
                     raise
                 self._failed(error)
                 raise CoordinatorLoadInProgress(f"{self.host.partition} could not store {name}; try again.") from error

@@ -15,9 +15,10 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.actors.scheduling.lateness import Lateness
-from raylog.actors.scheduling.placing import Facts, Placing, TargetPlace
+from raylog.actors.scheduling.placing import Facts, Placing
 from raylog.core.dead_letters import Reason
 from raylog.core.errors import DuplicateSequence, InvalidRecord, RaylogError, RecordTooLarge
+from raylog.core.ids import TopicIdPartition
 from raylog.core.lane import Trouble, trouble_of
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import is_internal
@@ -171,7 +172,7 @@ class Deliveries:
         if is_internal(batch.topic) and batch.topic != UNDELIVERABLE_TOPIC:
             raise InvalidRecord(f"{batch.topic} is a topic of Raylog's own.")
         found = self._bodies(batch)
-        place = TargetPlace(batch.topic, *batch.lane)
+        place = TopicIdPartition(batch.topic, *batch.lane)
         try:
             await owner.host.targets.send(place, self._encoded(machine, batch, found))
         except RecordTooLarge:

@@ -49,3 +49,11 @@ class TopicPartition(NamedTuple):
     def __str__(self) -> str:
         """Return Kafka's spelling, ``topic-partition``."""
         return f"{self.topic}-{self.partition}"
+
+
+class TopicIdPartition(NamedTuple):
+    """One partition of one topic; a topic that was created again has another id."""
+
+    topic: str
+    topic_id: str
+    partition: int

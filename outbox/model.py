@@ -20,8 +20,6 @@ PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 SEQUENCE_LIMIT: Final = 2**30
 """A lane whose next sequence is above this takes another producer epoch once all of its batches are marked, so that
 sequences never wrap around."""
-BATCHES_UNMARKED_MAX: Final = 5
-"""Most unmarked batches of one lane: a leader recognises repeats of a producer's last five batches only."""
 
 
 class Candidate(NamedTuple):

@@ -14,7 +14,7 @@ from dataclasses import replace
 from raylog.client.producer.resumed import KnownSequence
 from raylog.core.errors import RaylogError
 from raylog.core.ids import TopicPartition
-from raylog.outbox.lane import Lane
+from raylog.outbox.lane import OutboxLane
 from raylog.outbox.model import Changes, Full, Limits, OutboxBatch, Position, TopicView
 from raylog.outbox.planning import NO_ROOM, Plan, Planner, Room
 
@@ -27,7 +27,7 @@ class Session:
         self.producer_id = producer_id
         self.limits = limits or Limits()
         self.topics: dict[str, TopicView] = {}
-        self.lanes: dict[TopicPartition, Lane] = {}
+        self.lanes: dict[TopicPartition, OutboxLane] = {}
         self.absent: set[str] = set()
         """Topics that do not exist, or are not known now."""
         self._turns = 0
@@ -35,7 +35,7 @@ class Session:
     def load(self, batches: Iterable[OutboxBatch], positions: Mapping[TopicPartition, Position]) -> None:
         """Take in what the table holds: unmarked batches, ordered by lane and number, and the lanes' positions."""
         for where, position in positions.items():
-            self.lanes[where] = Lane(where, position)
+            self.lanes[where] = OutboxLane(where, position)
         for batch in batches:
             self.lanes[batch.where].load(batch)
 
@@ -99,7 +99,7 @@ class Session:
     def _room(self, where: TopicPartition) -> Room:
         lane = self.lanes.get(where)
         if lane is None:  # its leader has to report before it gets a batch
-            self.lanes[where] = Lane(where, None)
+            self.lanes[where] = OutboxLane(where, None)
             return NO_ROOM
         return lane.room(self.topics[where.topic].topic_id, self.producer_id)
 

@@ -14,7 +14,6 @@ from raylog.actors.forwarding.pieces import Held, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
-from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.errors import (
     DuplicateSequence,
     ForwarderFenced,
@@ -28,6 +27,7 @@ from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import Note
 from raylog.core.forwarding.rules import Rule
+from raylog.core.lane import Trouble, trouble_of
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.header import LASTING_PRODUCERS
 
@@ -270,7 +270,7 @@ class Forwarder:
         machine = self.machine
         place = self._source.place
         rule = self._owner.rule(machine.note.rule)
-        trouble: ev.Trouble | None = None
+        trouble: Trouble | None = None
         try:
             batch = encode(
                 self._held[parcel.piece],
@@ -294,20 +294,13 @@ class Forwarder:
             return ev.Sent(now_ms=self._owner.now_ms(), route=parcel.route)
         return ev.NotSent(now_ms=self._owner.now_ms(), route=parcel.route, trouble=trouble)
 
-    def _is_to_be_logged(self, parcel: ev.Parcel, trouble: ev.Trouble) -> bool:
+    def _is_to_be_logged(self, parcel: ev.Parcel, trouble: Trouble) -> bool:
         """Whether an error is logged. One that may pass is logged only after it has lasted, and then once a minute."""
-        if trouble is not ev.Trouble.UNREACHABLE:
+        if trouble is not Trouble.UNREACHABLE:
             self._late.over(parcel.route)
             return True
         now_ms = self._owner.now_ms()
         return self._late.is_due(parcel.route, now_ms, now_ms)
-
-
-def trouble_of(error: BaseException) -> ev.Trouble:
-    """Return what the error of a parcel means for its target."""
-    if is_replaced(error):
-        return ev.Trouble.DELETED if isinstance(error, UnknownTopicOrPartition) else ev.Trouble.FORGOTTEN
-    return ev.Trouble.REFUSED if is_refusal(error) else ev.Trouble.UNREACHABLE
 
 
 def _each(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

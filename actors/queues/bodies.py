@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from raylog.actors.queues.reading import Chunk, LogReader
@@ -20,15 +19,6 @@ PAUSE_MAX_S: Final = 2.0
 BODY_DELETED: Final = "its body was deleted by retention"
 BODY_DAMAGED: Final = "its body cannot be opened"
 BODY_TOO_LARGE: Final = "its body is too large for this topic"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A partition that records are sent to."""
-
-    topic: str
-    topic_id: str
-    partition: int
 
 
 class Body(NamedTuple):

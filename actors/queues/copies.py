@@ -7,11 +7,10 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
+from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import create_as_source, source_of
 from raylog.actors.queues.letters import LIMIT, PAUSE_MAX_S, PAUSE_S, limit_for_copies
 from raylog.actors.roles.host import RoleHost
-from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.dead_letters import Header
 from raylog.core.errors import (
     DuplicateSequence,
@@ -21,6 +20,8 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
+from raylog.core.ids import TopicIdPartition
+from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, retry_topic, timestamp_header, without
 from raylog.core.queues.policy import DEFAULTS
@@ -87,7 +88,7 @@ class CopySender:
             return self._refused(effect, "lost", lost=lost)
         if len(bodies) < len(effect.letters):
             return self._refused(effect, "too many bytes", fits=len(bodies))
-        place = Place(box.topic, box.topic_id, box.partition)
+        place = TopicIdPartition(box.topic, box.topic_id, box.partition)
         pause_s = PAUSE_S
         while True:
             try:
@@ -118,23 +119,23 @@ class CopySender:
                 found.append(body)
         return found, lost
 
-    async def _sent(self, place: Place, batch: bytes) -> None:
+    async def _sent(self, place: TopicIdPartition, batch: bytes) -> None:
         """Send a batch once. Raises _NotTaken if it will never be taken, other errors if the outcome is not known."""
         try:
             await self._host.targets.schedule(place, batch)
         except DuplicateSequence:
             pass  # it was stored before
         except RaylogError as error:
-            if is_replaced(error) or is_refusal(error):
+            if trouble_of(error) is not Trouble.UNREACHABLE:
                 raise _NotTaken(error) from error
             raise
 
     def _not_taken(self, effect: ev.SendLetters, refusal: RaylogError) -> ev.LettersRefused:
         """Halve the batch, until the copy that ``__scheduled`` does not take is alone; that one is lost."""
-        if is_replaced(refusal):
+        if trouble_of(refusal) is not Trouble.REFUSED:
             return self._refused(effect, "forgotten", is_replaced=True)
-        if len(effect.letters) > 1:
-            return self._refused(effect, "refused", fits=len(effect.letters) // 2)
+        if half := split_at(len(effect.letters)):
+            return self._refused(effect, "refused", fits=half)
         logger.warning("%s: a copy is refused: %s", self._host.partition, refusal)
         why = BODY_TOO_LARGE if isinstance(refusal, RecordTooLarge) else f"its copy is refused: {refusal}"
         return self._refused(effect, "refused", lost=[(effect.letters[0].offset, why)])
@@ -158,7 +159,7 @@ class CopySender:
             is_later=True,
         )
 
-    async def _clock_ahead_ms(self, place: Place) -> int:
+    async def _clock_ahead_ms(self, place: TopicIdPartition) -> int:
         """Return how far the clock that delivers copies is ahead of this one, rounded up, so that none comes early."""
         began_ms = self._host.now_ms()
 

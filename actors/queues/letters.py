@@ -7,10 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body, Place
+from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import CLUSTER_DEFAULT, create_as_source, source_of
 from raylog.actors.roles.host import RoleHost
-from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason, dead_headers, may_hop
 from raylog.core.errors import (
     DuplicateSequence,
@@ -20,6 +19,8 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
+from raylog.core.ids import TopicIdPartition
+from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, without
 from raylog.core.queues.records import LetterBox
@@ -156,20 +157,21 @@ class LetterSender:
             return self._refused(effect, "too many bytes", fits=len(letters))
         box = effect.box
         meta = BatchMeta(box.producer_id, 0, effect.sequence)
-        place = Place(box.topic, box.topic_id, box.partition)
+        place = TopicIdPartition(box.topic, box.topic_id, box.partition)
         stamp_ms, pause_s = await self._day_ms(), PAUSE_S
         while True:
             try:
                 await self._host.targets.send(place, _encoded(letters, stamp_ms, meta))
             except DuplicateSequence:
                 without_body = 0  # an earlier leader has appended the batch, and has counted these
-            except (RaylogError, OSError) as trouble:
-                if is_replaced(trouble):
-                    logger.warning("%s: another dead-letter topic is found: %s", self._host.partition, trouble)
+            except (RaylogError, OSError) as error:
+                trouble = trouble_of(error)
+                if trouble in (Trouble.DELETED, Trouble.FORGOTTEN):
+                    logger.warning("%s: another dead-letter topic is found: %s", self._host.partition, error)
                     return self._refused(effect, "topic deleted", is_replaced=True)
-                if is_refusal(trouble):
-                    return await self._not_taken(effect, letters, trouble)
-                logger.info("%s: dead letters for %s wait: %s", self._host.partition, box.topic, trouble)
+                if trouble is Trouble.REFUSED:
+                    return await self._not_taken(effect, letters, error)
+                logger.info("%s: dead letters for %s wait: %s", self._host.partition, box.topic, error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(PAUSE_MAX_S, 2 * pause_s)
                 continue
@@ -182,8 +184,8 @@ class LetterSender:
     ) -> ev.LettersRefused:
         """Halve the batch until it is the one letter that the topic refuses; that one goes to ``__undeliverable``."""
         self._limits.clear()
-        if len(letters) > 1:
-            return self._refused(effect, "refused", fits=len(letters) // 2)
+        if half := split_at(len(letters)):
+            return self._refused(effect, "refused", fits=half)
         logger.warning("%s: a dead letter is refused: %s", self._host.partition, refusal)
         offset = letters[0].offset
         if isinstance(refusal, RecordTooLarge):
@@ -205,7 +207,7 @@ class LetterSender:
         while waiting:
             try:
                 made = await host.ensure_topic(UNDELIVERABLE_TOPIC)
-                place = Place(UNDELIVERABLE_TOPIC, made.topic_id, 0)
+                place = TopicIdPartition(UNDELIVERABLE_TOPIC, made.topic_id, 0)
                 while waiting:
                     await host.targets.send(place, _encoded(waiting[:1], stamp_ms, PLAIN))
                     del waiting[0]

@@ -16,6 +16,7 @@ from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.errors import InvalidRecord
+from raylog.core.lane import SEQUENCES
 from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.archiving.origins import without as without_origin
 from raylog.core.scheduling.envelope import OWN_HEADERS, SENT_HEADER, Envelope, Header, without
@@ -203,7 +204,7 @@ def encode(
         [body.value for body in bodies],
         [due_of(key) for key in batch.keys],
         headers if any(headers) else None,
-        BatchMeta(*writer, batch.base_sequence),
+        BatchMeta(*writer, batch.base_sequence % SEQUENCES),
     )
 
 

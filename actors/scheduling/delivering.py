@@ -15,17 +15,11 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.actors.scheduling.lateness import Lateness
-from raylog.actors.scheduling.placing import Facts, Placing, TargetPlace
+from raylog.actors.scheduling.placing import Facts, Placing
 from raylog.core.dead_letters import Reason
-from raylog.core.errors import (
-    DuplicateSequence,
-    InvalidProducerEpoch,
-    InvalidRecord,
-    OutOfOrderSequence,
-    RaylogError,
-    RecordTooLarge,
-    UnknownTopicOrPartition,
-)
+from raylog.core.errors import DuplicateSequence, InvalidRecord, RaylogError, RecordTooLarge
+from raylog.core.ids import TopicIdPartition
+from raylog.core.lane import Trouble, trouble_of
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import is_internal
 from raylog.core.scheduling.keys import due_of, offset_of
@@ -134,14 +128,14 @@ class Deliveries:
         """Send a batch, and feed the outcome to the state machine."""
         owner = self._owner
         machine, placing = owner.machine, owner.placing
-        trouble: ev.Trouble | None = None
+        trouble: Trouble | None = None
         try:
             await self._send(machine, batch)
         except DuplicateSequence:
             pass  # stored before, so long ago that the target no longer knows its offset
         except (RaylogError, OSError) as error:
             trouble = trouble_of(error)
-            if trouble is ev.Trouble.REFUSED and len(batch.keys) == 1:
+            if trouble is Trouble.REFUSED and len(batch.keys) == 1:
                 trouble = self._blamed(batch, error)
             if self._is_to_be_logged(batch, trouble):
                 logger.warning("%s: %s-%d: %s", owner.host.partition, batch.topic, batch.lane[1], error)
@@ -159,26 +153,26 @@ class Deliveries:
         owner.lateness.observe(now_ms - due_of(batch.keys[0]), len(batch.keys))
         owner.feed(ev.Delivered(now_ms=now_ms, lane=batch.lane, epoch=batch.epoch, base_sequence=base))
 
-    def _is_to_be_logged(self, batch: Batch, trouble: ev.Trouble) -> bool:
+    def _is_to_be_logged(self, batch: Batch, trouble: Trouble) -> bool:
         """Return whether to log an error. A transient one: once it has lasted for some time, and then each minute."""
-        if trouble is not ev.Trouble.UNREACHABLE:
+        if trouble is not Trouble.UNREACHABLE:
             self._late.over(batch.topic)
             return True
         return self._late.is_due(batch.topic, due_of(batch.keys[0]), self._owner.now_ms())
 
-    def _blamed(self, batch: Batch, error: BaseException) -> ev.Trouble:
+    def _blamed(self, batch: Batch, error: BaseException) -> Trouble:
         if batch.topic == UNDELIVERABLE_TOPIC:  # the last resort: the record waits until the topic's settings allow it
             logger.error("%s: %s takes no record: %s", self._owner.host.partition, batch.topic, error)
-            return ev.Trouble.UNREACHABLE
+            return Trouble.UNREACHABLE
         self._owner.placing.blame(batch.keys[0], f"{batch.topic} refused it: {error}")
-        return ev.Trouble.REFUSED
+        return Trouble.REFUSED
 
     async def _send(self, machine: SchedulerMachine, batch: Batch) -> None:
         owner = self._owner
         if is_internal(batch.topic) and batch.topic != UNDELIVERABLE_TOPIC:
             raise InvalidRecord(f"{batch.topic} is a topic of Raylog's own.")
         found = self._bodies(batch)
-        place = TargetPlace(batch.topic, *batch.lane)
+        place = TopicIdPartition(batch.topic, *batch.lane)
         try:
             await owner.host.targets.send(place, self._encoded(machine, batch, found))
         except RecordTooLarge:
@@ -210,16 +204,3 @@ class Deliveries:
             if (cause := placing.cause_of(key, batch.topic)) is not None
         }
         return encode(found, batch, machine.writer(batch.epoch), adds_sent_time=adds, causes=causes)
-
-
-def trouble_of(error: BaseException) -> ev.Trouble:
-    """Classify the error of a delivery."""
-    if isinstance(error, OutOfOrderSequence | InvalidProducerEpoch):
-        return ev.Trouble.FORGOTTEN
-    if isinstance(error, UnknownTopicOrPartition) and not error.is_remote:
-        return ev.Trouble.DELETED
-    if isinstance(error, RecordTooLarge | InvalidRecord):  # even if not remote: it may be raised before the send
-        return ev.Trouble.REFUSED
-    if isinstance(error, RaylogError) and error.is_remote and not error.retriable:
-        return ev.Trouble.REFUSED
-    return ev.Trouble.UNREACHABLE

@@ -30,15 +30,6 @@ DEAD_BYTES: Final = 2_048
 UNRESOLVED: Final = "Its half message was checked in vain as often as allowed."
 
 
-@dataclass(frozen=True, slots=True)
-class TargetPlace:
-    """One partition of a topic, for :class:`raylog.actors.roles.targets.Targets`."""
-
-    topic: str
-    topic_id: str
-    partition: int
-
-
 class Facts(NamedTuple):
     """What is needed to place a record, without its value."""
 

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from raylog.core.forwarding.note import Note, Route
-
-
-class Trouble(StrEnum):
-    """Why a target did not take a parcel."""
-
-    UNREACHABLE = "unreachable"
-    """The outcome is unknown (the target may have the parcel, or get it later): the same parcel is sent again."""
-    DELETED = "deleted"
-    """Its topic does not exist any more."""
-    FORGOTTEN = "forgotten"
-    """The target does not know the producer's last sequence: it lost records by an unclean leader election."""
-    REFUSED = "refused"
-    """It will never take this parcel."""
+from raylog.core.lane import Trouble
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,25 +2,25 @@
 
 A turn: read pieces, find their targets, store a note with the decision, send its parcels. The note of the next turn
 also states that this turn is done, so a turn costs one stored note. After a crash a successor reads the note and sends
-the same parcels again: their targets recognise producer id and sequences, and store each parcel once. For that, a lane
-has at most five parcels in a turn, and one under way at a time.
+the same parcels again: their targets recognise producer id and sequences, and store each parcel once
+(``raylog.core.lane``). One parcel for each target is under way at a time.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from raylog.core.forwarding import events as ev
-from raylog.core.forwarding.note import TURN_BYTES_MAX, UNDELIVERABLE, Again, Lane, Note, Route, routes_bytes
+from raylog.core.forwarding.note import TURN_BYTES_MAX, UNDELIVERABLE, Again, Note, Route, RouteState, routes_bytes
 from raylog.core.forwarding.plan import after, parcels_of, routes_of
 from raylog.core.invariants import require
+from raylog.core.lane import BATCHES_MAX, Lane, Remedy, Trouble, split_at
 from raylog.core.outbox import Outbox
 
-PIECES_MAX: Final = 5
-"""Most pieces with records in a turn, so most parcels of a lane: a target remembers so many batches of a producer."""
+PIECES_MAX: Final = BATCHES_MAX
+"""Most pieces with records in a turn, so most parcels for one target."""
 RETRY_FIRST_MS: Final = 50
 RETRY_LAST_MS: Final = 5_000
 UNSAVED_MAX: Final = 100_000
@@ -50,32 +50,10 @@ class Stage(StrEnum):
     ENDED = "ended"
 
 
-class _Way:
-    """The parcels of one lane in this turn."""
-
-    __slots__ = ("arrived", "later", "left", "retry_at_ms", "retry_ms", "trouble")
-
-    def __init__(self) -> None:
-        self.left: deque[ev.Parcel] = deque()
-        self.later: list[ev.Parcel] = []
-        """Parcels that are sent once it is stored that those before have arrived."""
-        self.arrived: list[ev.Parcel] = []
-        self.retry_at_ms: int | None = None
-        """When the first parcel in ``left`` is sent again; None = it is under way."""
-        self.retry_ms = RETRY_FIRST_MS
-        self.trouble: ev.Trouble | None = None
-        """Why nothing more is sent in this turn."""
-
-    @property
-    def is_done(self) -> bool:
-        return not self.left or self.trouble is not None
-
-
 class ForwarderMachine:
     """One forwarder, at one owner.
 
-    Invariants: nothing is sent that the stored note does not decide; a lane has at most one parcel under way, and at
-    most PIECES_MAX that are not stored as done.
+    Invariant: nothing is sent that the stored note does not decide.
     """
 
     def __init__(self, settings: ForwarderSettings) -> None:
@@ -88,13 +66,16 @@ class ForwarderMachine:
         self.is_holding = False
         """Whether a target did not take a parcel in this turn, and is tried again."""
         self._pieces: tuple[ev.Piece, ...] = ()
-        self._ways: dict[Route, _Way] = {}
+        self._lanes: dict[Route, Lane[ev.Parcel]] = {}
+        """The parcels of this turn, by the routes that they really take."""
+        self._later: dict[Route, list[ev.Parcel]] = {}
+        """Parcels that are sent once it is stored that those before have arrived."""
         self._next_offset = 0
         self._acknowledged = 0
         self._rule = ""
         self._saved = self.note
         self._needs_producer = False
-        """Whether the lanes begin again under another producer id, which has yet to be resolved."""
+        """Whether the routes begin again under another producer id, which has yet to be resolved."""
         self._due_ms: int | None = None
         self._allowed_ms = 0
         self._turn_sent = 0
@@ -130,7 +111,7 @@ class ForwarderMachine:
         if self.stage is Stage.WAITING:
             return self._due_ms
         if self.stage is Stage.SENDING:
-            again = [way.retry_at_ms for way in self._ways.values() if way.retry_at_ms is not None]
+            again = [due_ms for lane in self._lanes.values() if (due_ms := lane.due_ms()) is not None]
             return min(again, default=None)
         return None
 
@@ -180,12 +161,12 @@ class ForwarderMachine:
             self._decide(event.now_ms)
 
     def _begin_again(self, position: int) -> None:
-        """Begin another epoch in all lanes: records of the decision are lost, so its sequences cannot be repeated.
+        """Begin another epoch on all routes: records of the decision are lost, so its sequences cannot be repeated.
 
         Retention deleted the records, or an unclean leader election lost them.
         """
-        lanes = tuple(replace(lane, epoch=lane.epoch + 1, next_sequence=0) for lane in self.note.lanes)
-        self.note = replace(self.note, position=position, decided_end=position, lanes=lanes, lost=(), again=())
+        routes = tuple(_rebased(state) for state in self.note.routes)
+        self.note = replace(self.note, position=position, decided_end=position, routes=routes, lost=(), again=())
 
     def _replay(self, now_ms: int) -> None:
         """Send what an earlier owner decided again: all of its records have been read."""
@@ -265,7 +246,7 @@ class ForwarderMachine:
             return
         if decided.is_worn:
             # Everything sent under the producer id has arrived, so no target has to recognise a repetition.
-            decided, self._needs_producer = replace(decided, lanes=()), True
+            decided, self._needs_producer = replace(decided, routes=()), True
         self.note = decided
         self._resolve()
 
@@ -281,7 +262,7 @@ class ForwarderMachine:
 
     def _resolve(self) -> None:
         """Request the decision's unknown targets; if all are known, store the decision."""
-        missing = {route for route in routes_of(self.note, self._pieces) if self.note.lane(route) is None}
+        missing = {route for route in routes_of(self.note, self._pieces) if self.note.state_of(route) is None}
         if missing:
             self.stage = Stage.RESOLVING
             self._out.now.append(ev.Resolve(tuple(sorted(missing)), self._needs_producer))
@@ -294,12 +275,12 @@ class ForwarderMachine:
         note = self.note
         if self._needs_producer and event.producer_id >= 0:
             note, self._needs_producer = replace(note, producer_id=event.producer_id), False
-        there = {route: Lane(route, topic_id, number) for route, topic_id, number in event.found if topic_id}
+        there = {route: RouteState(route, topic_id, number) for route, topic_id, number in event.found if topic_id}
         lost = [route for route, topic_id, _ in event.found if not topic_id and route != UNDELIVERABLE]
-        known = {lane.route for lane in note.lanes}
+        known = {state.route for state in note.routes}
         self.note = replace(
             note,
-            lanes=note.lanes + tuple(lane for route, lane in there.items() if route not in known),
+            routes=note.routes + tuple(state for route, state in there.items() if route not in known),
             lost=note.lost + tuple(route for route in lost if route not in note.lost),
         )
         self._resolve()
@@ -317,71 +298,75 @@ class ForwarderMachine:
             self._decide_on(now_ms)
 
     def _send_all(self, now_ms: int) -> None:
-        self.stage, self._ways = Stage.SENDING, {}
+        self.stage, self._lanes, self._later = Stage.SENDING, {}, {}
         for parcel in parcels_of(self.note, self._pieces):
-            way = self._ways.setdefault(parcel.route, _Way())
-            (way.left if len(way.left) < PIECES_MAX else way.later).append(parcel)
-        is_whole = not any(way.later for way in self._ways.values())
-        require(is_whole or bool(self.note.again), "a target knows each parcel of a turn")
-        for way in self._ways.values():
-            self._out.now.append(ev.Send(way.left[0]))
+            lane = self._lanes.get(parcel.route)
+            if lane is None:
+                lane = Lane(RETRY_FIRST_MS, RETRY_LAST_MS, next_sequence=parcel.base_sequence)
+                self._lanes[parcel.route] = lane
+            if lane.room:
+                lane.add(parcel, len(parcel.offsets))
+            else:
+                self._later.setdefault(parcel.route, []).append(parcel)
+        require(not self._later or bool(self.note.again), "a target knows each parcel of a turn")
+        for lane in self._lanes.values():
+            self._send(lane, now_ms)
         self._finish_turn(now_ms)
 
+    def _send(self, lane: Lane[ev.Parcel], now_ms: int) -> None:
+        self._out.now.extend(ev.Send(parcel) for parcel in lane.sendable(now_ms))
+
     def _arrived(self, event: ev.Sent) -> None:
-        way = self._way(event.route)
-        if way is None:
+        lane = self._answering(event.route)
+        if lane is None:
             return
-        way.arrived.append(way.left.popleft())
-        way.retry_ms = RETRY_FIRST_MS
-        if way.left:
-            self._out.now.append(ev.Send(way.left[0]))
+        lane.stored(lane.unstored[0].base_sequence)
+        self._send(lane, event.now_ms)
         self._finish_turn(event.now_ms)
 
     def _not_arrived(self, event: ev.NotSent) -> None:
-        way = self._way(event.route)
-        if way is None:
+        lane = self._answering(event.route)
+        if lane is None:
             return
-        trouble = event.trouble
-        if event.route == UNDELIVERABLE and (trouble is ev.Trouble.DELETED or _is_last(trouble, way.left[0])):
-            trouble = ev.Trouble.UNREACHABLE  # there is nowhere else
-        if trouble is ev.Trouble.UNREACHABLE:
-            way.retry_at_ms, way.retry_ms = event.now_ms + way.retry_ms, min(2 * way.retry_ms, RETRY_LAST_MS)
-            self.is_holding = True
-            if self.stop_requested:
-                self._give_up()
-        else:
-            way.trouble = trouble
+        trouble, parcel = event.trouble, lane.unstored[0]
+        if event.route == UNDELIVERABLE and (trouble is Trouble.DELETED or _is_last(trouble, parcel)):
+            trouble = Trouble.UNREACHABLE  # there is nowhere else
+        lane.failed(parcel.base_sequence, trouble, event.now_ms)
+        if trouble is not Trouble.UNREACHABLE:
             self._finish_turn(event.now_ms)
+            return
+        self.is_holding = True
+        if self.stop_requested:
+            self._give_up()
 
-    def _way(self, route: Route) -> _Way | None:
-        way = self._ways.get(route) if self.stage is Stage.SENDING else None
-        return None if way is None or way.is_done or way.retry_at_ms is not None else way
+    def _answering(self, route: Route) -> Lane[ev.Parcel] | None:
+        """Return the lane of a route that has a parcel under way; None = the answer is to an earlier one."""
+        lane = self._lanes.get(route) if self.stage is Stage.SENDING else None
+        return lane if lane is not None and lane.is_under_way else None
 
     def _time_passed(self, now_ms: int) -> None:
         if self.stage is Stage.WAITING and self._due_ms is not None and now_ms >= self._due_ms:
             self._due_ms = None
             self._decide(now_ms)
         elif self.stage is Stage.SENDING:
-            for way in self._ways.values():
-                if way.retry_at_ms is not None and now_ms >= way.retry_at_ms:
-                    way.retry_at_ms = None
-                    self._out.now.append(ev.Send(way.left[0]))
+            for lane in self._lanes.values():
+                self._send(lane, now_ms)
 
     def _finish_turn(self, now_ms: int) -> None:
-        if not all(way.is_done for way in self._ways.values()):
+        if any(lane.unstored and lane.remedy is None for lane in self._lanes.values()):
             return
         self.is_holding = False
-        arrived = [parcel for way in self._ways.values() for parcel in way.arrived]
-        lanes = after(self.note.lanes, arrived)
+        arrived = [parcel for lane in self._lanes.values() for parcel in lane.forget_stored()]
+        routes = after(self.note.routes, arrived)
         count = sum(len(parcel.offsets) for parcel in arrived)
         self._turn_sent += count
         again: list[Again] = []
-        for route, way in self._ways.items():
-            if way.trouble is not None:
-                again += self._other_way(route, way, lanes)
-            again += [each for parcel in way.later for each in _as_it_is(parcel)]
-        self._ways = {}
-        note = replace(self.note, lanes=tuple(lanes.values()), sent=self.note.sent + count)
+        for route, lane in self._lanes.items():
+            if lane.remedy is not None:
+                again += self._other_way(route, lane, routes)
+            again += [each for parcel in self._later.get(route, ()) for each in _as_it_is(parcel)]
+        self._lanes, self._later = {}, {}
+        note = replace(self.note, routes=tuple(routes.values()), sent=self.note.sent + count)
         if again:
             self.note = replace(note, again=tuple(again))
             self._resolve()
@@ -396,14 +381,14 @@ class ForwarderMachine:
         else:
             self._decide_on(now_ms)
 
-    def _other_way(self, route: Route, way: _Way, lanes: dict[Route, Lane]) -> list[Again]:
-        """Return how the remaining parcels of a lane in trouble are sent instead."""
-        first, *others = way.left
-        if way.trouble is ev.Trouble.DELETED:
-            lanes.pop(route)  # its topic is looked up once more: it may have been created again
-        elif way.trouble is ev.Trouble.FORGOTTEN:
-            lanes[route] = replace(lanes[route], epoch=lanes[route].epoch + 1, next_sequence=0)
-        found = _refused(first) if way.trouble is ev.Trouble.REFUSED else _as_it_is(first)
+    def _other_way(self, route: Route, lane: Lane[ev.Parcel], routes: dict[Route, RouteState]) -> list[Again]:
+        """Return how the remaining parcels of a lane are sent instead."""
+        remedy, (first, *others) = lane.remedy, lane.take_back()
+        if remedy is Remedy.REROUTE:
+            routes.pop(route)  # its topic is looked up once more: it may have been created again
+        elif remedy is Remedy.REBASE:
+            routes[route] = _rebased(routes[route])
+        found = _refused(first) if remedy in (Remedy.SPLIT, Remedy.GIVE_UP) else _as_it_is(first)
         for parcel in others:
             found += _as_it_is(parcel)
         return found
@@ -422,6 +407,10 @@ class ForwarderMachine:
         self._out.now.append(ev.Ended(was_stopped=end is None or self.note.position < end))
 
 
+def _rebased(state: RouteState) -> RouteState:
+    return replace(state, epoch=state.epoch + 1, next_sequence=0)
+
+
 def _as_it_is(parcel: ev.Parcel) -> list[Again]:
     """Return the entries by which a parcel's records are sent again unchanged."""
     return [Again(source, parcel.first, parcel.end, *how) for source, *how in parcel.sources]
@@ -432,16 +421,17 @@ def _refused(parcel: ev.Parcel) -> list[Again]:
 
     A record that is refused even there goes without its body: the letter names the record's place in the source.
     """
-    if len(parcel.offsets) == 1:
+    half = split_at(len(parcel.offsets))
+    if not half:
         return [Again(source, parcel.first, parcel.end, True, was_refused) for source, was_refused, _ in parcel.sources]
-    middle = parcel.offsets[len(parcel.offsets) // 2]
+    middle = parcel.offsets[half]
     halves = (parcel.first, middle), (middle, parcel.end)
     return [Again(source, *span, *how) for span in halves for source, *how in parcel.sources]
 
 
-def _is_last(trouble: ev.Trouble, parcel: ev.Parcel) -> bool:
+def _is_last(trouble: Trouble, parcel: ev.Parcel) -> bool:
     """Whether a parcel for ``__undeliverable`` is refused although it cannot become smaller."""
-    return trouble is ev.Trouble.REFUSED and len(parcel.offsets) == 1 and bool(parcel.bare)
+    return trouble is Trouble.REFUSED and len(parcel.offsets) == 1 and bool(parcel.bare)
 
 
 def _has_records(piece: ev.Piece) -> bool:

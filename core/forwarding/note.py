@@ -18,8 +18,8 @@ UNDELIVERABLE: Final[Route] = (UNDELIVERABLE_TOPIC, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """The way to one partition: the target of a route, and the sequence of the next record there."""
+class RouteState:
+    """Where a route leads, and the epoch and sequence of the next record there."""
 
     route: Route
     topic_id: str
@@ -28,19 +28,19 @@ class Lane:
     next_sequence: int = 0
 
 
-LANE_BYTES: Final = 64
-"""Most bytes of a lane, or of another entry of a note, without its topic."""
-LANES_BYTES_MAX: Final = 256 * 1024
-"""Above this, all lanes begin again under another producer id: routes come from records, in any number."""
+ROUTE_BYTES: Final = 64
+"""Most bytes of a route's state, or of another entry of a note, without its topic."""
+ROUTES_BYTES_MAX: Final = 256 * 1024
+"""Above this, all routes begin again under another producer id: routes come from records, in any number."""
 TURN_BYTES_MAX: Final = 64 * 1024
 """Most bytes of the routes of one decision; a decision of one piece may have more."""
 EPOCH_MAX: Final = 30_000
-"""Epochs of a lane after which another producer id follows: batches have 15 bits for the producer epoch."""
+"""Epochs of a route after which another producer id follows: batches have 15 bits for the producer epoch."""
 
 
 def routes_bytes(routes: Iterable[Route]) -> int:
     """Return about how many bytes these routes take in a note."""
-    return sum(len(topic) + LANE_BYTES for topic, _ in routes)
+    return sum(len(topic) + ROUTE_BYTES for topic, _ in routes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Note:
     """The state of one forwarder.
 
     Invariants: ``position <= decided_end``. Below ``position`` everything has arrived. The decision is about the
-    offsets between the two: its records are sent as ``skip_below``, ``lost``, ``again`` and ``lanes`` say.
+    offsets between the two: its records are sent as ``skip_below``, ``lost``, ``again`` and ``routes`` say.
     """
 
     producer_id: int
@@ -72,8 +72,8 @@ class Note:
     decided_end: int
     skip_below: int = 0
     """Records of the decision below this offset are not sent: the group had acknowledged them."""
-    lanes: tuple[Lane, ...] = ()
-    """The lanes, with their sequences from before the decision."""
+    routes: tuple[RouteState, ...] = ()
+    """Where routes lead, with their sequences from before the decision."""
     lost: tuple[Route, ...] = ()
     """Routes whose topics do not exist: their records go to ``__undeliverable``."""
     again: tuple[Again, ...] = ()
@@ -85,18 +85,18 @@ class Note:
     skipped: int = -1
     """Offset of the first record below ``decided_end`` that stays for a later forwarder to send; -1 = there is none."""
 
-    def lane(self, route: Route) -> Lane | None:
-        """Return the lane of a route; None = there is none."""
-        for lane in self.lanes:
-            if lane.route == route:
-                return lane
+    def state_of(self, route: Route) -> RouteState | None:
+        """Return the state of a route; None = there is none."""
+        for state in self.routes:
+            if state.route == route:
+                return state
         return None
 
     @property
     def is_worn(self) -> bool:
-        """Whether another producer id is needed: the lanes are too many, or a lane has used up its epochs."""
-        size = routes_bytes(lane.route for lane in self.lanes)
-        return size > LANES_BYTES_MAX or any(lane.epoch >= EPOCH_MAX for lane in self.lanes)
+        """Whether another producer id is needed: there are too many routes, or one has used up its epochs."""
+        size = routes_bytes(state.route for state in self.routes)
+        return size > ROUTES_BYTES_MAX or any(state.epoch >= EPOCH_MAX for state in self.routes)
 
     def to_wire(self) -> Wire:
         """Return the note as msgpack values."""
@@ -105,7 +105,7 @@ class Note:
             self.position,
             self.decided_end,
             self.skip_below,
-            [[*lane.route, lane.topic_id, lane.partition, lane.epoch, lane.next_sequence] for lane in self.lanes],
+            [[*each.route, each.topic_id, each.partition, each.epoch, each.next_sequence] for each in self.routes],
             [list(route) for route in self.lost],
             [[*each.route, each.first, each.end, each.is_refused, each.is_bare] for each in self.again],
             self.sent,
@@ -116,13 +116,13 @@ class Note:
     @classmethod
     def from_wire(cls, wire: Sequence[Any]) -> Note:
         """Return the note of msgpack values; fields of later releases are ignored."""
-        producer_id, position, decided_end, skip_below, lanes, lost, again, sent, rule, skipped = wire[:10]
+        producer_id, position, decided_end, skip_below, routes, lost, again, sent, rule, skipped = wire[:10]
         return cls(
             producer_id=producer_id,
             position=position,
             decided_end=decided_end,
             skip_below=skip_below,
-            lanes=tuple(Lane((lane[0], lane[1]), lane[2], lane[3], lane[4], lane[5]) for lane in lanes),
+            routes=tuple(RouteState((each[0], each[1]), *each[2:6]) for each in routes),
             lost=tuple((topic, number) for topic, number in lost),
             again=tuple(Again((each[0], each[1]), *each[2:4], *map(bool, each[4:6])) for each in again),
             sent=sent,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import replace
 
 from raylog.core.forwarding.events import Parcel, Piece, Source
-from raylog.core.forwarding.note import UNDELIVERABLE, Again, Lane, Note, Route
+from raylog.core.forwarding.note import UNDELIVERABLE, Again, Note, Route, RouteState
 from raylog.core.invariants import require
+from raylog.core.lane import sequence_after
 
-SEQUENCE_MASK: Final = 2**31 - 1
 Span = tuple[int, int]
 """Offsets in [first, second)."""
 
@@ -28,19 +28,19 @@ class _Group:
 
 
 def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
-    """Return the parcels of the decision, in the order of the source; each lane's sequences follow one another."""
-    sequences = {lane.route: lane.next_sequence for lane in note.lanes}
-    lanes = {lane.route: lane for lane in note.lanes}
+    """Return the parcels of the decision, in the order of the source; each route's sequences follow one another."""
+    sequences = {state.route: state.next_sequence for state in note.routes}
+    states = {state.route: state for state in note.routes}
     found: list[Parcel] = []
     for piece in pieces:
         if not _is_decided(note, piece):
             continue
         for (route, _), group in _grouped(note, piece).items():
-            lane = lanes.get(route)
-            require(lane is not None, "what is decided has a lane")
-            if lane is not None:
-                found.append(_parcel(lane, sequences[route], group, piece))
-                sequences[route] = (sequences[route] + len(group.offsets)) & SEQUENCE_MASK
+            state = states.get(route)
+            require(state is not None, "where decided records go is known")
+            if state is not None:
+                found.append(_parcel(state, sequences[route], group, piece))
+                sequences[route] = sequence_after(sequences[route], len(group.offsets))
     return found
 
 
@@ -49,13 +49,12 @@ def routes_of(note: Note, pieces: Iterable[Piece]) -> set[Route]:
     return {route for piece in pieces if _is_decided(note, piece) for route, _ in _grouped(note, piece)}
 
 
-def after(lanes: Iterable[Lane], arrived: Iterable[Parcel]) -> dict[Route, Lane]:
-    """Return the lanes by route, with their next sequences after parcels that have arrived."""
-    found = {lane.route: lane for lane in lanes}
+def after(states: Iterable[RouteState], arrived: Iterable[Parcel]) -> dict[Route, RouteState]:
+    """Return the states by route, with their next sequences after parcels that have arrived."""
+    found = {state.route: state for state in states}
     for parcel in arrived:
-        lane = found[parcel.route]
-        behind = (parcel.base_sequence + len(parcel.offsets)) & SEQUENCE_MASK
-        found[parcel.route] = Lane(lane.route, lane.topic_id, lane.partition, lane.epoch, behind)
+        behind = sequence_after(parcel.base_sequence, len(parcel.offsets))
+        found[parcel.route] = replace(found[parcel.route], next_sequence=behind)
     return found
 
 
@@ -63,12 +62,12 @@ def _is_decided(note: Note, piece: Piece) -> bool:
     return note.position <= piece.first < note.decided_end
 
 
-def _parcel(lane: Lane, sequence: int, group: _Group, piece: Piece) -> Parcel:
+def _parcel(state: RouteState, sequence: int, group: _Group, piece: Piece) -> Parcel:
     return Parcel(
-        route=lane.route,
-        topic_id=lane.topic_id,
-        partition=lane.partition,
-        epoch=lane.epoch,
+        route=state.route,
+        topic_id=state.topic_id,
+        partition=state.partition,
+        epoch=state.epoch,
         base_sequence=sequence,
         offsets=tuple(sorted(group.offsets)),
         refused=frozenset(group.refused),

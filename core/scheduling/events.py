@@ -5,24 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from raylog.core.lane import Trouble
 from raylog.core.scheduling.envelope import HalfId
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.rows import Batch, Decision, LaneId, Row
 
 RequestId = int
-
-
-class Trouble(StrEnum):
-    """Why a target did not take a batch."""
-
-    UNREACHABLE = "unreachable"
-    """The outcome is unknown (the target may have the batch, or get it later): the same batch is sent again."""
-    DELETED = "deleted"
-    """Its topic does not exist any more."""
-    FORGOTTEN = "forgotten"
-    """The target does not know the producer's last sequence: it lost records by an unclean leader election."""
-    REFUSED = "refused"
-    """It will never take this batch."""
 
 
 class Outcome(StrEnum):

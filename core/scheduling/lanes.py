@@ -1,4 +1,4 @@
-"""The way to one target partition: batches that are under way, and records that wait. Owned by the machine. Pure."""
+"""One target partition: the batches of committed rounds, and the records that wait. Owned by the machine. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from itertools import islice
 from typing import Final
 
 from raylog.core.invariants import require
-from raylog.core.scheduling.events import Trouble
+from raylog.core.lane import SEQUENCES, Lane, split_at
+from raylog.core.scheduling.events import Delivered, NotDelivered
 from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused
 
-OPEN_MAX: Final = 5
-"""Most batches that are not noted as delivered. A partition remembers so many batches of a producer (``storage``), so
-it recognises each of them if it is sent again."""
 RETRY_FIRST_MS: Final = 20
 RETRY_LAST_MS: Final = 2_000
 UNKNOWN_PARTITION: Final = -1
@@ -21,46 +19,27 @@ SIZES_KEPT: Final = 4_096
 """Most sizes of waiting records in one lane's memory; the others are read again."""
 
 
-class Lane:
-    """One target.
+class TargetLane:
+    """One target. Sequences in rows do not wrap around; those in batches for the target do.
 
     Invariants:
 
     - ``noted_sequence <= sequence of each batch < next_sequence``, ascending and without a hole.
-    - ``len(batches) <= OPEN_MAX``. Before the first batch of an epoch is noted there is no second, because a partition
-      accepts any sequence as the first one of a producer that it does not know.
+    - Before the first batch of an epoch is noted there is no second, because a partition accepts any sequence as the
+      first one of a producer that it does not know.
     - ``sum(parts) <= len(waiting)``; no part is 0.
     """
 
-    __slots__ = (
-        "batches",
-        "delivered_sequence",
-        "epoch",
-        "id",
-        "limit_bytes",
-        "next_sequence",
-        "noted_sequence",
-        "parts",
-        "retry_at_ms",
-        "retry_ms",
-        "sending",
-        "sizes",
-        "topic",
-        "trouble",
-        "waiting",
-    )
+    __slots__ = ("epoch", "id", "limit_bytes", "noted_sequence", "open", "parts", "sizes", "topic", "waiting")
 
     def __init__(self, topic: str, lane: LaneId, epoch: int = 0) -> None:
         """Begin an epoch in which nothing was sent."""
         self.topic = topic
         self.id = lane
         self.epoch = epoch
-        self.next_sequence = 0
         self.noted_sequence = 0
         """The target has everything below, and the log says so."""
-        self.delivered_sequence = 0
-        """The target has everything below, as this leader knows."""
-        self.batches: deque[Batch] = deque()
+        self.open: Lane[Batch] = Lane(RETRY_FIRST_MS, RETRY_LAST_MS)
         """Committed batches that are not noted, the delivered ones too."""
         self.waiting: deque[int] = deque()
         """Keys that are due and in no batch."""
@@ -71,24 +50,33 @@ class Lane:
         """Bytes of the waiting records, as far as this leader knows them."""
         self.limit_bytes = 0
         """The most bytes that the target's topic takes in one batch; 0 = not known to this leader."""
-        self.trouble: Trouble | None = None
-        """Why the target did not take the batch, if a row has to decide what becomes of it."""
-        self.sending: int | None = None
-        """Base sequence of the batch that is under way."""
-        self.retry_at_ms = 0
-        self.retry_ms = RETRY_FIRST_MS
+
+    @property
+    def batches(self) -> list[Batch]:
+        """Committed batches that are not noted, the delivered ones too."""
+        return self.open.batches
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next batch."""
+        return _end(batches[-1]) if (batches := self.batches) else self.noted_sequence
+
+    @property
+    def delivered_sequence(self) -> int:
+        """The target has everything below, as this leader knows."""
+        return unstored[0].base_sequence if (unstored := self.open.unstored) else self.next_sequence
 
     @property
     def has_room(self) -> bool:
         """Whether a round may open another batch."""
-        if self.id[1] == UNKNOWN_PARTITION or len(self.batches) >= OPEN_MAX:
+        if self.id[1] == UNKNOWN_PARTITION or self.open.room < 1:
             return False
         return self.next_sequence == 0 or self.noted_sequence > 0
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is on the way or waits."""
-        return not self.batches and not self.waiting
+        return not self.waiting and not self.batches
 
     def no_longer_waits(self, keys: Iterable[int]) -> set[int]:
         """Remove keys from ``waiting``; return those that were in it."""
@@ -149,29 +137,20 @@ class Lane:
         if batch.epoch != self.epoch or batch.base_sequence < self.next_sequence:
             return False
         require(batch.base_sequence == self.next_sequence, "sequences of a target have no hole")
-        self.batches.append(batch)
-        self.next_sequence += len(batch.keys)
+        self.open.add(batch, len(batch.keys))
         return True
 
-    def to_send(self, now_ms: int) -> Batch | None:
-        """Return the batch to send now, and note that it is under way."""
-        if self.sending is not None or self.trouble is not None or now_ms < self.retry_at_ms:
+    def answered(self, event: Delivered | NotDelivered) -> Batch | None:
+        """Note the answer to the batch under way, and return that batch; None = it is to an earlier one."""
+        sequence = event.base_sequence % SEQUENCES
+        batch = self.open.sent(sequence) if event.epoch == self.epoch else None
+        if batch is None:
             return None
-        for batch in self.batches:
-            if batch.base_sequence >= self.delivered_sequence:
-                self.sending = batch.base_sequence
-                return batch
-        return None
-
-    def answered(self, now_ms: int, *, is_delivered: bool) -> None:
-        """Note whether the target took the batch under way; if not, the next attempt waits (exponential backoff)."""
-        base, self.sending = self.sending, None
-        if not is_delivered:
-            self.retry_at_ms, self.retry_ms = now_ms + self.retry_ms, min(2 * self.retry_ms, RETRY_LAST_MS)
-            return
-        self.retry_at_ms, self.retry_ms = 0, RETRY_FIRST_MS
-        batch = next(batch for batch in self.batches if batch.base_sequence == base)
-        self.delivered_sequence = batch.base_sequence + len(batch.keys)
+        if isinstance(event, Delivered):
+            self.open.stored(sequence)
+        else:
+            self.open.failed(sequence, event.trouble, event.now_ms)
+        return batch
 
     @property
     def note_due(self) -> Noted | None:
@@ -184,22 +163,18 @@ class Lane:
         """Apply a note from the log; return the keys that leave the lane."""
         if note.epoch != self.epoch:
             return ()
-        left: list[int] = []
+        done = self.done(note.sequence)
         self.noted_sequence = max(self.noted_sequence, note.sequence)
-        self.delivered_sequence = max(self.delivered_sequence, note.sequence)
-        while self.batches and self.batches[0].base_sequence < self.noted_sequence:
-            left += self.batches.popleft().keys
-        return left
+        return done
 
-    def below(self, sequence: int) -> list[int]:
-        """Return the keys of the batches below a sequence, which the target has."""
-        return [key for batch in self.batches if batch.base_sequence < sequence for key in batch.keys]
+    def done(self, sequence: int) -> list[int]:
+        """Forget the batches below a sequence, which the target has; return their keys."""
+        count = sum(batch.base_sequence < sequence for batch in self.batches)
+        return [key for batch in self.open.forget(count) for key in batch.keys]
 
-    def rebase(self, epoch: int, delivered: int) -> None:
-        """Begin an epoch: the batches that were not delivered get new sequences."""
-        kept = [batch.keys for batch in self.batches if batch.base_sequence >= delivered]
-        self._begin(epoch)
-        self._wait_first(kept)
+    def rebase(self, epoch: int) -> None:
+        """Begin an epoch: the open batches get new sequences."""
+        self._wait_first([batch.keys for batch in self._begin(epoch)])
 
     def halve(self, row: Refused) -> tuple[int, ...]:
         """Begin an epoch in which the halves of a refused batch come first, then the batches that stood behind it.
@@ -208,25 +183,22 @@ class Lane:
         """
         parts: list[tuple[int, ...]] = []
         blamed: tuple[int, ...] = ()
-        for batch in self.batches:
-            if batch.base_sequence == row.refused_sequence:
-                half = len(batch.keys) // 2
-                if half:
-                    parts += [batch.keys[:half], batch.keys[half:]]
-                else:
-                    blamed = batch.keys
-            elif batch.base_sequence >= row.delivered_sequence:
+        for batch in self._begin(row.epoch):
+            if batch.base_sequence != row.refused_sequence:
                 parts.append(batch.keys)
-        self._begin(row.epoch)
-        self.retry_at_ms, self.retry_ms = 0, RETRY_FIRST_MS  # another batch comes next: it needs no backoff
+            elif half := split_at(len(batch.keys)):
+                parts += [batch.keys[:half], batch.keys[half:]]
+            else:
+                blamed = batch.keys
         self._wait_first(parts)
         return blamed
 
-    def _begin(self, epoch: int) -> None:
-        """Begin an epoch, in which nothing was sent."""
-        self.epoch, self.next_sequence, self.noted_sequence, self.delivered_sequence = epoch, 0, 0, 0
-        self.batches.clear()
-        self.sending = self.trouble = None
+    def _begin(self, epoch: int) -> list[Batch]:
+        """Begin an epoch, in which nothing was sent; return the batches that were open."""
+        batches = self.batches
+        self.open.take_back()
+        self.epoch, self.noted_sequence = epoch, 0
+        return batches
 
     def _wait_first(self, parts: list[tuple[int, ...]]) -> None:
         """Open the first of these batches, and put the keys of the others in front of ``waiting``.
@@ -253,12 +225,17 @@ class Lane:
         )
 
     @classmethod
-    def restored(cls, state: LaneState) -> Lane:
+    def restored(cls, state: LaneState) -> TargetLane:
         """Return the lane of a checkpoint."""
         lane = cls(state.topic, state.lane, state.epoch)
-        lane.next_sequence, lane.noted_sequence = state.next_sequence, state.noted_sequence
-        lane.delivered_sequence = state.noted_sequence
-        lane.batches.extend(state.batches)
+        lane.noted_sequence = state.noted_sequence
+        lane.open.next_sequence = state.noted_sequence % SEQUENCES
+        for batch in state.batches:
+            lane.open.add(batch, len(batch.keys))
         lane.waiting.extend(state.waiting)
         lane.parts.extend(state.parts)
         return lane
+
+
+def _end(batch: Batch) -> int:
+    return batch.base_sequence + len(batch.keys)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
+from raylog.core.lane import Remedy
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import (
     CancelReceived,
@@ -31,12 +32,11 @@ from raylog.core.scheduling.events import (
     TakeProducer,
     Tick,
     Trim,
-    Trouble,
     Unreadable,
 )
 from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, key_of, offset_of
-from raylog.core.scheduling.lanes import UNKNOWN_PARTITION, Lane
+from raylog.core.scheduling.lanes import UNKNOWN_PARTITION, TargetLane
 from raylog.core.scheduling.rounds import SchedulerRounds
 from raylog.core.scheduling.rows import (
     Batch,
@@ -96,7 +96,8 @@ class SchedulerMachine(SchedulerRounds):
             case Delivered():
                 self._delivered(event)
             case NotDelivered():
-                self._not_delivered(event)
+                if (lane := self.lanes.get(event.lane)) is not None:
+                    lane.answered(event)
             case CancelReceived():
                 self._commands.add(event.request, Cancelled(event.keys))
             case MoveReceived():
@@ -118,13 +119,8 @@ class SchedulerMachine(SchedulerRounds):
         for lane in self.lanes.values():
             if lane.id[1] == UNKNOWN_PARTITION and lane.waiting:
                 moments.append(self._resolve_again_ms)
-            elif (
-                lane.batches
-                and lane.sending is None
-                and lane.trouble is None
-                and lane.next_sequence > lane.delivered_sequence
-            ):
-                moments.append(lane.retry_at_ms)
+            else:
+                moments.append(lane.open.due_ms())
         return min((moment for moment in moments if moment is not None), default=None)
 
     # ------------------------------------------------------------ the log
@@ -255,7 +251,7 @@ class SchedulerMachine(SchedulerRounds):
             return replace(part, keys=keys, names=tuple(part.names[index] for index in kept))
         return replace(part, keys=keys)
 
-    def _leave(self, lane: Lane, keys: Sequence[int]) -> list[int]:
+    def _leave(self, lane: TargetLane, keys: Sequence[int]) -> list[int]:
         """Remove keys that wait in a lane, or for metadata; return the others, which come from the pending ones."""
         waited: set[int] = set()
         for each in self.lanes.values():
@@ -314,33 +310,30 @@ class SchedulerMachine(SchedulerRounds):
             self.unresolved.update(keys)
         return decided.standing, decided.records
 
-    def _lane(self, topic: str, lane: LaneId) -> Lane:
+    def _lane(self, topic: str, lane: LaneId) -> TargetLane:
         found = self.lanes.get(lane)
         if found is None:
-            found = self.lanes[lane] = Lane(topic, lane)
+            found = self.lanes[lane] = TargetLane(topic, lane)
         return found
 
     def _lane_lost(self, row: LaneLost) -> None:
         lane = self.lanes.pop(row.lane, None)
         if lane is not None:
-            self._done(lane.below(row.delivered_sequence))
-            keys = [
-                key for batch in lane.batches if batch.base_sequence >= row.delivered_sequence for key in batch.keys
-            ]
-            self._again([*keys, *lane.waiting])
+            self._done(lane.done(row.delivered_sequence))
+            self._again([*(key for batch in lane.batches for key in batch.keys), *lane.waiting])
 
     def _rebased(self, row: Rebased) -> None:
         lane = self.lanes.get(row.lane)
         if lane is None or row.epoch <= lane.epoch:
             return
-        self._done(lane.below(row.delivered_sequence))
-        lane.rebase(row.epoch, row.delivered_sequence)
+        self._done(lane.done(row.delivered_sequence))
+        lane.rebase(row.epoch)
 
     def _refused(self, row: Refused) -> None:
         lane = self.lanes.get(row.lane)
         if lane is None or row.epoch <= lane.epoch:
             return
-        self._done(lane.below(row.delivered_sequence))
+        self._done(lane.done(row.delivered_sequence))
         blamed = lane.halve(row)
         self.undeliverable.update(blamed)
         self._again(blamed)
@@ -362,30 +355,21 @@ class SchedulerMachine(SchedulerRounds):
 
     def _delivered(self, event: Delivered) -> None:
         lane = self.lanes.get(event.lane)
-        if lane is None or lane.epoch != event.epoch or lane.sending != event.base_sequence:
+        batch = None if lane is None else lane.answered(event)
+        if batch is None:
             return
-        batch = next(batch for batch in lane.batches if batch.base_sequence == event.base_sequence)
-        lane.answered(event.now_ms, is_delivered=True)
         self.delivered_count += len(batch.keys)
         if self._note_at_ms is None:
             self._note_at_ms = event.now_ms + self.settings.note_within_ms
 
-    def _not_delivered(self, event: NotDelivered) -> None:
-        lane = self.lanes.get(event.lane)
-        if lane is None or lane.epoch != event.epoch or lane.sending != event.base_sequence:
-            return
-        lane.answered(event.now_ms, is_delivered=False)
-        if event.trouble is not Trouble.UNREACHABLE:  # if it is, the same batch is sent again
-            lane.trouble = event.trouble
-
-    def _settle(self, lane: Lane, out: Outbox[Effect]) -> bool:
+    def _settle(self, lane: TargetLane, remedy: Remedy, out: Outbox[Effect]) -> bool:
         """Append the row that decides what becomes of a batch that its target did not take; False = not yet."""
         delivered, epoch = lane.delivered_sequence, lane.epoch + 1
-        if lane.trouble is Trouble.DELETED:
+        if remedy is Remedy.REROUTE:
             self._append(LaneLost(lane.id, delivered), out)
         elif epoch // EPOCHS >= len(self.producer_ids):
             return self._next_producer(out)
-        elif lane.trouble is Trouble.FORGOTTEN:
+        elif remedy is Remedy.REBASE:
             self._append(Rebased(lane.id, epoch, delivered), out)
         else:  # batches are sent in order: the refused one begins where the delivered ones end
             self._append(Refused(lane.id, epoch, delivered, delivered), out)
@@ -408,13 +392,11 @@ class SchedulerMachine(SchedulerRounds):
         if not self._is_loaded:
             return
         for lane in self.lanes.values():
-            batch = lane.to_send(now_ms)
-            if batch is not None:
-                out.now.append(Deliver(batch=batch))
+            out.now.extend(Deliver(batch=batch) for batch in lane.open.sendable(now_ms))
         if self._appending is not None or self._resolving:
             return
         for lane in self.lanes.values():
-            if lane.trouble is not None and self._settle(lane, out):
+            if (remedy := lane.open.remedy) is not None and self._settle(lane, remedy, out):
                 return
         if self._commands:
             self._append(self._commands.row(now_ms), out)

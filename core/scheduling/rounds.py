@@ -9,7 +9,7 @@ from typing import Final
 from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import Append, Effect, Resolved, Target
-from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, Lane
+from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, TargetLane
 from raylog.core.scheduling.rows import Batch, LaneId, Noted, Parked, Round, Row
 from raylog.core.scheduling.state import SchedulerState
 
@@ -18,7 +18,7 @@ BATCH_HEAD_BYTES: Final = 256
 
 
 def compose(
-    lanes: Mapping[LaneId, Lane],
+    lanes: Mapping[LaneId, TargetLane],
     targets: Sequence[Target],
     *,
     batch_keys: int,
@@ -38,7 +38,7 @@ def compose(
     for lane_id in [*by_lane, *sorted(ready - set(by_lane))]:
         new = by_lane.get(lane_id, [])
         topic = new[0].topic if new else lanes[lane_id].topic
-        lane = lanes.get(lane_id) or Lane(topic, lane_id)
+        lane = lanes.get(lane_id) or TargetLane(topic, lane_id)
         known = set(lane.waiting) if new and lane.waiting else set()
         fresh = [target for target in new if target.key not in known]
         chosen = _chosen(lane, fresh, batch_keys, batch_bytes) if lane.has_room else []
@@ -51,13 +51,13 @@ def compose(
     return batches, parked
 
 
-def limit_of(lane: Lane, batch_bytes: int, stated_bytes: int = 0) -> int:
+def limit_of(lane: TargetLane, batch_bytes: int, stated_bytes: int = 0) -> int:
     """Return how many bytes of records a batch may have; ``stated_bytes``: the target's limit, 0 = use the lane's."""
     target_bytes = stated_bytes or lane.limit_bytes
     return min(batch_bytes, target_bytes - BATCH_HEAD_BYTES) if target_bytes else batch_bytes
 
 
-def _chosen(lane: Lane, fresh: Sequence[Target], batch_keys: int, batch_bytes: int) -> list[int]:
+def _chosen(lane: TargetLane, fresh: Sequence[Target], batch_keys: int, batch_bytes: int) -> list[int]:
     if lane.parts:
         return list(islice(lane.waiting, min(lane.parts[0], batch_keys)))
     sizes = {target.key: target.size_bytes for target in fresh}

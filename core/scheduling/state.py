@@ -10,7 +10,7 @@ from raylog.core.invariants import require
 from raylog.core.scheduling.commands import Commands
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.keys import offset_of
-from raylog.core.scheduling.lanes import Lane
+from raylog.core.scheduling.lanes import TargetLane
 from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import Checkpoint, LaneId, Row
@@ -64,7 +64,7 @@ class SchedulerState:
         self.settings = settings
         self.pending = Pending(read)
         self.names = Names(self.pending, read)
-        self.lanes: dict[LaneId, Lane] = {}
+        self.lanes: dict[LaneId, TargetLane] = {}
         self.halves = Halves()
         self.space = Space(settings.stretch_bytes)
         self.mover = Mover(self.pending, self.space, read, self.needed, settings.move_records)
@@ -184,7 +184,7 @@ class SchedulerState:
         runs = (Run.read(at, directory(at, facts), facts) for at, facts in row.runs)
         self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
         self.names.restore(row.named, row.replaced)
-        self.lanes = {state.lane: Lane.restored(state) for state in row.lanes}
+        self.lanes = {state.lane: TargetLane.restored(state) for state in row.lanes}
         self.undeliverable, self.unresolved = set(row.undeliverable), set(row.unresolved)
         self.halves.restore(row.halves)
         self.space.restore(row.space)

@@ -1,4 +1,4 @@
-"""The dead letters of one queue: one batch under way at a time, each batch once in the topic. Pure.
+"""The dead letters of one queue: one batch at a time, each batch once in the topic (``raylog.core.lane``). Pure.
 
 A record that becomes a dead letter is ARCHIVING. The letter's sequence is stored before the letter is sent, and the
 record is ARCHIVED when the letter is committed. A new leader sends the letters with a sequence again: they are the same
@@ -11,9 +11,11 @@ is tried again: the topic's limit may have been raised.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
+from raylog.core.lane import SEQUENCES, Lane, sequence_after
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
 from raylog.core.queues.events import FindLetterBox, Letter, LetterBoxFound, LettersRefused, LettersStored, SendLetters
@@ -27,14 +29,13 @@ RETRY_MS: Final = 1_000
 """Pause before a missing or unreachable topic of dead letters is looked up again."""
 HELD_MS: Final = 10_000
 """Pause before one of the held letters is tried again."""
-SEQUENCE_MASK: Final = 2**31 - 1
 
 
 class DeadLetters:
     """Which records wait for a dead letter, and which letters are under way.
 
-    Invariants: the letters under way have the sequences from ``_first_sequence`` on, without gaps, and are all
-    ARCHIVING in the book; ``box.next_sequence`` is the one after them. Each letter is under way, waits, or is held.
+    Invariants: the lane has one batch at most, whose letters are all ARCHIVING in the book; ``box.next_sequence`` is
+    the one after them. Each letter is in the batch, waits, or is held.
     """
 
     is_later: ClassVar[bool] = False
@@ -45,8 +46,8 @@ class DeadLetters:
         self.policy = policy
         self.box = box
         self._waiting: deque[tuple[int, int]] = deque()
-        self._under_way: list[Letter] = []
-        self._first_sequence = 0
+        self._lane: Lane[tuple[Letter, ...]] = Lane(RETRY_MS, RETRY_MS)
+        """The batch that is sent, or may have been: the sender repeats it until the outcome is known."""
         self._is_looking = False
         self._retry_at_ms: int | None = None
         self._batch_max = LETTERS_MAX
@@ -61,7 +62,8 @@ class DeadLetters:
     @property
     def count(self) -> int:
         """How many records wait for their letter to be stored."""
-        return len(self._under_way) + len(self._held) + sum(end - first for first, end in self._waiting)
+        sent = sum(len(letters) for letters in self._lane.batches)
+        return sent + len(self._held) + sum(end - first for first, end in self._waiting)
 
     @property
     def held(self) -> int:
@@ -71,11 +73,11 @@ class DeadLetters:
     @property
     def is_under_way(self) -> bool:
         """Whether letters are being sent, or may have been."""
-        return bool(self._under_way)
+        return bool(self._lane.batches)
 
     def next_ms(self) -> int | None:
         """Return when a missing topic, or a held letter, is tried again; None = there is nothing to try."""
-        if self._retry_at_ms is not None or self._under_way or self._is_looking or not self._held:
+        if self._retry_at_ms is not None or self.is_under_way or self._is_looking or not self._held:
             return self._retry_at_ms
         return self._held_until_ms
 
@@ -85,23 +87,23 @@ class DeadLetters:
 
     def resume(self, decision: QueueDecision) -> None:
         """Collect the ARCHIVING records of a loaded book, and send again what may have been sent before."""
+        letters: list[Letter] = []
         for first, end, cell in self.book.pieces(self.book.start, self.book.end):
             if cell.cause is None or not self._is_own(cell):
                 continue
             if cell.cause.sequence < 0:
                 self._waiting.append((first, end))
             else:
-                self._under_way.append(Letter(first, cell.tries, cell.cause, until_ms=cell.until_ms))
-        if self._under_way and self.box is not None:
+                letters.append(Letter(first, cell.tries, cell.cause, until_ms=cell.until_ms))
+        if letters and self.box is not None:
             behind = self.box.next_sequence
             # By distance from the end, since sequences wrap around to 0.
-            self._under_way.sort(key=lambda letter: -((behind - letter.cause.sequence) & SEQUENCE_MASK))
-            self._first_sequence = self._under_way[0].cause.sequence
-            self._send(decision, is_again=True)
+            letters.sort(key=lambda letter: -((behind - letter.cause.sequence) % SEQUENCES))
+            self._send(letters, self.box, decision, is_again=True)
 
     def go_on(self, decision: QueueDecision) -> None:
         """Begin the next batch, if one is due; called at the end of each step."""
-        if self._under_way or self._is_looking:
+        if self.is_under_way or self._is_looking:
             return
         if self._held:
             self._try_held(decision.now_ms)
@@ -116,15 +118,17 @@ class DeadLetters:
             self._is_looking = True
             decision.now.append(FindLetterBox(cause=decision.cause, topic=topic, is_later=self.is_later))
             return
-        sequence = self._first_sequence = self.box.next_sequence
+        sequence = self.box.next_sequence
+        letters: list[Letter] = []
         for offset, cell in self._next_records():
             cause = (cell.cause or Cause("rejected"))._replace(sequence=sequence)
             self.book.put(offset, offset + 1, cell._replace(cause=cause))
-            self._under_way.append(Letter(offset, cell.tries, cause, offset not in self._bodiless, cell.until_ms))
-            sequence = (sequence + 1) & SEQUENCE_MASK
-        if self._under_way:
-            self._note(self.box._replace(next_sequence=sequence), decision)
-            self._send(decision)
+            letters.append(Letter(offset, cell.tries, cause, offset not in self._bodiless, cell.until_ms))
+            sequence = sequence_after(sequence, 1)
+        if letters:
+            box = self.box._replace(next_sequence=sequence)
+            self._note(box, decision)
+            self._send(letters, box, decision)
 
     def _topic(self) -> str:
         return self.policy.dead_letter_topic or UNDELIVERABLE_TOPIC
@@ -157,17 +161,19 @@ class DeadLetters:
 
     def stored(self, event: LettersStored, decision: QueueDecision) -> None:
         """Finish the records of the batch under way."""
-        if not self._under_way or event.sequence != self._first_sequence:
+        letters = self._lane.sent(event.sequence)
+        if letters is None:
             return
-        for letter in self._under_way:
+        self._lane.stored(event.sequence)
+        self._lane.forget_stored()
+        for letter in letters:
             self.book.put(letter.offset, letter.offset + 1, DEAD)
-        decision.letters_finished += len(self._under_way)
+        decision.letters_finished += len(letters)
         decision.wakes = True
         if not self.is_later:
-            decision.count("dead_letters", len(self._under_way))
+            decision.count("dead_letters", len(letters))
             decision.count("dead_letters_without_body", event.without_body)
-        sent = {letter.offset for letter in self._under_way}
-        self._under_way = []
+        sent = {letter.offset for letter in letters}
         self._bodiless -= sent
         if self._tried in sent:
             self._release()
@@ -175,20 +181,21 @@ class DeadLetters:
 
     def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
         """Take the batch under way back: none of its letters is in the topic, or the topic was replaced."""
-        if not self._under_way or event.sequence != self._first_sequence:
+        letters = self._lane.sent(event.sequence)
+        if letters is None:
             return
+        self._lane.take_back()
         elsewhere = {*event.finished, *event.undeliverable}
         for offset in elsewhere:
             self.book.put(offset, offset + 1, DEAD)
         decision.wakes |= bool(elsewhere)
         decision.count("dead_letters_in_circles", len(event.finished))
         decision.count("dead_letters_undeliverable", len(event.undeliverable))
-        remain = [letter for letter in self._under_way if letter.offset not in elsewhere]
+        remain = [letter for letter in letters if letter.offset not in elsewhere]
         for letter in remain:
             cause = letter.cause._replace(sequence=-1)
             cell = Cell(ARCHIVING, letter.tries, until_ms=letter.until_ms, cause=cause)
             self.book.put(letter.offset, letter.offset + 1, cell)
-        self._under_way = []
         large = frozenset(event.too_large)
         back = [letter.offset for letter in remain if letter.offset not in large]
         self._waiting.extendleft((offset, offset + 1) for offset in reversed(back))
@@ -204,7 +211,7 @@ class DeadLetters:
         if event.fits:
             self._batch_max = event.fits
         if self.box is not None:
-            self._note(self.box._replace(next_sequence=self._first_sequence), decision)
+            self._note(self.box._replace(next_sequence=event.sequence), decision)
 
     def _too_large(self, offset: int, decision: QueueDecision) -> None:
         """Hold a letter that its topic does not take even alone; or drop its body, if the policy says so."""
@@ -251,16 +258,19 @@ class DeadLetters:
                 self._waiting.appendleft((stop, end))
         return [(offset, cell) for offset, cell in found if self._is_own(cell)]
 
-    def _send(self, decision: QueueDecision, *, is_again: bool = False) -> None:
-        if self.box is None:
-            return
-        decision.after_sync.append(
-            SendLetters(
-                cause=decision.cause,
-                box=self.box,
-                sequence=self._first_sequence,
-                letters=tuple(self._under_way),
-                is_later=self.is_later,
-                is_again=is_again,
+    def _send(
+        self, letters: Sequence[Letter], box: LetterBox, decision: QueueDecision, *, is_again: bool = False
+    ) -> None:
+        self._lane.next_sequence = letters[0].cause.sequence
+        self._lane.add(tuple(letters), len(letters))
+        for batch in self._lane.sendable(decision.now_ms):
+            decision.after_sync.append(
+                SendLetters(
+                    cause=decision.cause,
+                    box=box,
+                    sequence=batch[0].cause.sequence,
+                    letters=batch,
+                    is_later=self.is_later,
+                    is_again=is_again,
+                )
             )
-        )

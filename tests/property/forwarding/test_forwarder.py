@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderSettings
 from raylog.core.forwarding.note import Note
+from raylog.core.lane import Trouble
 from tests.unit.core.forwarding.desk import Desk, size_of
 
 TOPICS = ("a", "b")
@@ -84,7 +85,7 @@ class Story:
             if chance.random() < 0.5:
                 desk.append(parcel)
             self.strays.append(parcel)
-            desk.feed(ev.NotSent(now_ms=desk.now_ms, route=parcel.route, trouble=ev.Trouble.UNREACHABLE))
+            desk.feed(ev.NotSent(now_ms=desk.now_ms, route=parcel.route, trouble=Trouble.UNREACHABLE))
         else:
             desk.work()
         self.check_new()

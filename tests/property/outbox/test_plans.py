@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from raylog.client.producer.partitioner import partition_for_key
 from raylog.core.ids import TopicPartition
+from raylog.core.lane import BATCHES_MAX
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
-from raylog.outbox.model import BATCHES_UNMARKED_MAX, Candidate, Limits, Position, TopicView
+from raylog.outbox.model import Candidate, Limits, Position, TopicView
 from raylog.outbox.planning import Plan, Planner, Room
 
 TOPICS = {
@@ -31,7 +32,7 @@ ROWS: st.SearchStrategy[list[dict[str, object]]] = st.lists(
 )
 ROOMS = st.dictionaries(
     st.sampled_from([TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)]),
-    st.integers(0, BATCHES_UNMARKED_MAX),
+    st.integers(0, BATCHES_MAX),
 )
 LIMITS = st.builds(Limits, rows=st.integers(1, 60), batch_rows=st.integers(1, 9), batch_bytes=st.integers(50, 2_000))
 
@@ -42,7 +43,7 @@ def planned(
     candidates = [Candidate(number, **row) for number, row in enumerate(rows)]  # type: ignore[arg-type]
 
     def room(where: TopicPartition) -> Room:
-        return Room(rooms.get(where, BATCHES_UNMARKED_MAX), Position(TOPICS[where.topic].topic_id, 7, 2, 10, 100))
+        return Room(rooms.get(where, BATCHES_MAX), Position(TOPICS[where.topic].topic_id, 7, 2, 10, 100))
 
     planner = Planner(TOPICS, room, limits, turn)
     planner.take(candidates)
@@ -61,7 +62,7 @@ def test_a_plan_keeps_order_sequences_and_limits(
     for batch in plan.batches:
         by_lane[batch.where].append(batch)
     for where, batches in by_lane.items():
-        assert len(batches) <= rooms.get(where, BATCHES_UNMARKED_MAX)
+        assert len(batches) <= rooms.get(where, BATCHES_MAX)
         number, sequence = 10, 100
         for batch in batches:
             assert (batch.number, batch.first_sequence) == (number, sequence)

@@ -8,9 +8,10 @@ from unittest.mock import patch
 import pytest
 
 from raylog.core.invariants import InvariantBroken
+from raylog.core.lane import Lane
 from raylog.core.scheduling import rounds, runs
 from raylog.core.scheduling.halves import Halves
-from raylog.core.scheduling.lanes import Lane
+from raylog.core.scheduling.lanes import TargetLane
 from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
@@ -34,7 +35,7 @@ BUGS = {
         ROUND,
         f"{DELIVER}; out.now.extend(events.Deliver(batch=batch) for batch in batches); {ROUND}",
     ),
-    "a sixth batch is opened": (Lane, "has_room", ">= OPEN_MAX", ">= 50"),
+    "a sixth batch is opened": (Lane, "room", "BATCHES_MAX", "50"),
     "records are due too early": (Pending, "take_due", "first_after(now_ms)", "first_after(now_ms + 4)"),
     "what is parked is forgotten": (
         SchedulerMachine,
@@ -42,7 +43,7 @@ BUGS = {
         "lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))",
         "pass",
     ),
-    "a checkpoint leaves out what waits for a target": (Lane, "state", "tuple(self.waiting)", "()"),
+    "a checkpoint leaves out what waits for a target": (TargetLane, "state", "tuple(self.waiting)", "()"),
     "a checkpoint claims what came while it was appended": (
         SchedulerMachine,
         "checkpoint",
@@ -55,7 +56,7 @@ BUGS = {
     "a moved record is forgotten": (SchedulerMachine, "_move", "self.pending.add([key])", "pass"),
     "the frontier stays behind": (Pending, "_pop_before", "self.frontier = sealed", "pass"),
     "a batch is noted that no target has": (
-        Lane,
+        TargetLane,
         "note_due",
         "Noted(self.id, self.epoch, self.delivered_sequence)",
         "Noted(self.id, self.epoch, self.next_sequence)",
@@ -169,27 +170,32 @@ SIZE_BUGS = {
     ),
     "the target's own limit is not looked up": (rounds, "limit_of", "stated_bytes or lane.limit_bytes", "0"),
     "what was refused goes behind what waits": (
-        Lane,
+        TargetLane,
         "_wait_first",
         "self.waiting.extendleft(reversed(keys))",
         "self.waiting.extend(keys)",
     ),
-    "a refused batch is undeliverable as a whole": (Lane, "halve", "half = len(batch.keys) // 2", "half = 0"),
+    "a refused batch is undeliverable as a whole": (
+        TargetLane,
+        "halve",
+        "half := split_at(len(batch.keys))",
+        "half := 0",
+    ),
     "the one to blame is sent again": (SchedulerMachine, "_refused", "self.undeliverable.update(blamed)", "pass"),
     "the one to blame is dropped": (SchedulerMachine, "_refused", "self._again(blamed)", "pass"),
     "what one turn did not read is forgotten": (SchedulerMachine, "_round", "self._again(left)", "pass"),
     "what stood behind a refused batch is dropped": (
-        Lane,
+        TargetLane,
         "halve",
-        "elif batch.base_sequence >= row.delivered_sequence:",
-        "elif batch.base_sequence < row.delivered_sequence:",
+        "parts.append(batch.keys)",
+        "pass",
     ),
-    "sizes are never read": (Lane, "unsized", "found.append(key)", "pass"),
+    "sizes are never read": (TargetLane, "unsized", "found.append(key)", "pass"),
     "a delivered batch is needed when the next one is refused": (
         SchedulerMachine,
         "_refused",
-        "self._done(lane.below(row.delivered_sequence))",
-        "pass",
+        "self._done(lane.done(row.delivered_sequence))",
+        "lane.done(row.delivered_sequence)",
     ),
 }
 HALF_BUGS = {

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.outbox import engines, inbox, lane, relay, store
-from raylog.outbox.lane import Lane
+from raylog.core import lane
+from raylog.core.lane import Lane
+from raylog.outbox import engines, inbox, relay, store
+from raylog.outbox.lane import OutboxLane
 from raylog.outbox.planning import Planner
 from raylog.outbox.store import OutboxStore
 from raylog.storage.log.producer_state import ProducerState
@@ -30,8 +32,8 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "lease.c.owner == owner, lease.c.fence == held.fence",
             "lease.c.fence >= 0",
         ),
-        ("an event is marked when it is sent", 5, Lane, "take_changes", "state is State.STORED", "state is State.SENT"),
-        ("seven batches of a lane are unmarked", 20, lane, "BATCHES_UNMARKED_MAX", 7),
+        ("an event is marked when it is sent", 5, Lane, "forget_stored", "is not _State.STORED", "is _State.QUEUED"),
+        ("seven batches of a lane are unmarked", 20, lane, "BATCHES_MAX", 7),
         (
             "partitions forget a lasting producer",
             20,
@@ -40,7 +42,7 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "and key < LASTING_PRODUCERS",
             "and key >= 0",
         ),
-        ("a restored database is believed", 40, Lane, "_follows", _always),
+        ("a restored database is believed", 40, OutboxLane, "_follows", _always),
         (
             "rows of a key go to any lane",
             5,
@@ -87,8 +89,8 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             10,
             Lane,
             "failed",
-            "entry.state = State.QUEUED",
-            "entry.state = State.STORED",
+            "_State.QUEUED, False",
+            "_State.STORED, False",
         ),
     ),
     *bugs(

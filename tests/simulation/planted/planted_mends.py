@@ -13,7 +13,7 @@ from raylog.actors.replica.effects import ReplicaEffects
 from raylog.core.groups import use
 from raylog.core.groups.committed.pending import PendingStore
 from raylog.core.groups.consumer.groups import ConsumerGroups
-from raylog.outbox.lane import Lane
+from raylog.outbox.lane import OutboxLane
 from raylog.outbox.store import OutboxStore
 from raylog.storage.log import partition_log
 from raylog.storage.log.partition_log import PartitionLog
@@ -225,7 +225,7 @@ _OUTBOX: Final = bugs(
     (
         "a lane goes on in the epoch of a table that was restored",
         20,
-        Lane,
+        OutboxLane,
         "verify",
         "self._renew_above = known.producer_epoch",
         "pass",

@@ -17,7 +17,7 @@ from raylog.core.errors import (
 )
 from raylog.core.ids import TopicPartition
 from raylog.core.invariants import InvariantBroken
-from raylog.outbox.lane import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, Lane
+from raylog.outbox.lane import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, OutboxLane
 from raylog.outbox.model import PRODUCER_EPOCH_MAX, SEQUENCE_LIMIT, Changes, OutboxBatch, Position
 
 WHERE = TopicPartition("transfers", 0)
@@ -29,11 +29,11 @@ def batch(number: int, first: int, count: int = 2, epoch: int = 3) -> OutboxBatc
     return OutboxBatch(WHERE, TOPIC, PRODUCER, epoch, number, first, rows)
 
 
-def lane(*batches: OutboxBatch, known: KnownSequence | None = None, verified: bool = True) -> Lane:
+def lane(*batches: OutboxBatch, known: KnownSequence | None = None, verified: bool = True) -> OutboxLane:
     """A lane with batches of two records from sequence 10 on."""
     behind = batches[-1].next_sequence if batches else 10
     number = batches[-1].number + 1 if batches else 5
-    made = Lane(WHERE, Position(TOPIC, PRODUCER, 3, number, behind))
+    made = OutboxLane(WHERE, Position(TOPIC, PRODUCER, 3, number, behind))
     for each in batches:
         made.load(each)
     if verified:
@@ -45,7 +45,7 @@ def three() -> tuple[OutboxBatch, OutboxBatch, OutboxBatch]:
     return batch(5, 10), batch(6, 12), batch(7, 14)
 
 
-def changes_of(one: Lane) -> Changes:
+def changes_of(one: OutboxLane) -> Changes:
     changes = Changes()
     one.take_changes(changes, TOPIC, PRODUCER)
     return changes
@@ -133,14 +133,14 @@ def test_a_leader_that_knows_something_else_has_everything_numbered_again(known:
 
 
 def test_a_lane_without_a_row_and_with_a_known_producer_is_renewed() -> None:
-    one = Lane(WHERE, None)
+    one = OutboxLane(WHERE, None)
     one.verify(KnownSequence(4, 17), 0)
     assert one.room(TOPIC, PRODUCER).batches == 0
     assert changes_of(one).positions[WHERE] == Position(TOPIC, PRODUCER, 5, 0, 0)
 
 
 def test_a_new_lane_begins_in_the_first_epoch() -> None:
-    one = Lane(WHERE, None)
+    one = OutboxLane(WHERE, None)
     one.verify(None, 0)
     assert one.room(TOPIC, PRODUCER).position == Position(TOPIC, PRODUCER, 0, 0, 0)
 
@@ -190,6 +190,19 @@ def test_a_refused_batch_waits_for_those_before_it_and_in_flight() -> None:
     assert numbers([each for each, _ in changes.dissolved]) == [7]
 
 
+def test_a_refused_batch_keeps_no_others_from_a_new_epoch() -> None:
+    one = lane(*three())
+    one.sendable(0)
+    one.stored(5, 1)
+    one.sendable(0)
+    one.failed(6, OutOfOrderSequence(), 0)
+    one.failed(7, RecordTooLarge("too large"), 0)
+    one.verify(KnownSequence(3, 99), 0)
+    changes = changes_of(one)
+    assert numbers([each for each, _ in changes.dissolved]) == [6, 7]
+    assert changes.positions[WHERE].producer_epoch == 4
+
+
 def test_a_topic_made_again_gets_what_is_not_acknowledged_in_a_new_epoch() -> None:
     one = lane(*three())
     one.recreated()
@@ -205,14 +218,14 @@ def test_an_empty_lane_of_a_topic_made_again_goes_on_in_a_new_epoch() -> None:
 
 
 def test_sequences_never_wrap_around() -> None:
-    one = Lane(WHERE, Position(TOPIC, PRODUCER, 3, 5, SEQUENCE_LIMIT + 1))
+    one = OutboxLane(WHERE, Position(TOPIC, PRODUCER, 3, 5, SEQUENCE_LIMIT + 1))
     one.verify(None, 0)
     found = one.room(TOPIC, PRODUCER).position
     assert found == Position(TOPIC, PRODUCER, 4, 5, 0)
 
 
 def test_the_last_epoch_is_followed_by_another_producer_id() -> None:
-    one = Lane(WHERE, Position(TOPIC, PRODUCER, PRODUCER_EPOCH_MAX, 5, SEQUENCE_LIMIT + 1))
+    one = OutboxLane(WHERE, Position(TOPIC, PRODUCER, PRODUCER_EPOCH_MAX, 5, SEQUENCE_LIMIT + 1))
     one.verify(None, 0)
     assert one.is_used_up(PRODUCER)
     assert one.room(TOPIC, PRODUCER).batches == 0

@@ -10,9 +10,9 @@ from raylog.actors.forwarding.expiring import Expiry
 from raylog.actors.forwarding.forwarder import Forwarder
 from raylog.core import dead_letters
 from raylog.core.forwarding import machine as forwarder_machine
-from raylog.core.forwarding.events import Trouble
 from raylog.core.forwarding.machine import ForwarderMachine
 from raylog.core.forwarding.states import ForwarderStates
+from raylog.core.lane import Trouble
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import FORWARDING
 from tests.simulation.whole.planted.bugs import Bug
@@ -85,7 +85,7 @@ FORWARDING_BUGS: Final = (
         "a parcel that is too large is undeliverable as a whole",
         forwarder_machine,
         "_refused",
-        _edit("if len(parcel.offsets) == 1:", "if True:"),
+        _edit("if not half:", "if True:"),
         ("W53",),
         30,
     ),

@@ -121,9 +121,7 @@ PART_BUGS: Final = (
         ("W9", "W76"),
         delivering,
         "trouble_of",
-        Edit(
-            "isinstance(error, RecordTooLarge | InvalidRecord)", "False", "error.is_remote and not", "False and not"
-        ).of,
+        Edit("isinstance(error, RecordTooLarge | InvalidRecord)", "False", "error.is_remote and (", "False and (").of,
     ),
     _bug(
         "a follower begins no segment by time",

@@ -124,7 +124,7 @@ QUEUE_BUGS: Final = (
         "a batch of dead letters that is too large is sent again as it is",
         LetterSender,
         "send",
-        _edit("if is_refusal(trouble):", "if False:"),
+        _edit("if trouble is Trouble.REFUSED:", "if False:"),
         ("W9", "W42", "W43"),
         30,
     ),

@@ -9,67 +9,14 @@ import pytest
 
 from raylog.actors.queues import letters
 from raylog.actors.queues.letters import LIMIT, LIMIT_DEFAULT, LIMIT_MAX, limit_for_copies, sent_at_last
-from raylog.actors.roles.refusals import is_refusal, is_replaced
 from raylog.core.errors import (
-    CorruptMessage,
-    InvalidRecord,
-    InvalidTimestamp,
-    NotEnoughReplicas,
     NotLeaderOrFollower,
-    OutOfOrderSequence,
-    RaylogError,
-    RecordTooLarge,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
 )
 from raylog.core.forwarding.sizes import ROOM_BYTES, Room, size_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.records import LetterBox
-from raylog.rpc import FrameTooLarge
 
 EFFECT = ev.SendLetters(cause="test", box=LetterBox("dead", "id", 0, 7), sequence=0, letters=())
-
-
-def remote(error: RaylogError) -> RaylogError:
-    error.is_remote = True
-    return error
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        FrameTooLarge("by the own end"),
-        remote(RecordTooLarge("by the target")),
-        remote(InvalidRecord("no key")),
-        remote(InvalidTimestamp("too old")),
-        remote(CorruptMessage("it does not open")),
-    ],
-)
-def test_what_is_never_taken_is_a_refusal_at_either_end(error: RaylogError) -> None:
-    assert is_refusal(error)
-    assert not is_replaced(error)
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        remote(NotEnoughReplicas("now")),
-        remote(NotLeaderOrFollower("here")),
-        remote(UnknownTopicOrPartition("the leader may not know it yet")),
-        RequestTimedOut("on the way"),
-        CorruptMessage("of the own reading"),
-        OSError("no way"),
-    ],
-)
-def test_what_passes_is_neither(error: Exception) -> None:
-    assert not is_refusal(error)
-    assert not is_replaced(error)
-
-
-@pytest.mark.parametrize("error", [UnknownTopicOrPartition("deleted"), remote(OutOfOrderSequence("it forgot"))])
-def test_another_topic_is_no_refusal(error: RaylogError) -> None:
-    assert is_replaced(error)
-    assert not is_refusal(error)
 
 
 def test_a_topic_of_copies_has_room_for_headers() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from raylog.actors.scheduling import bodies
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.core.dead_letters import Cause, Reason, cause_of
+from raylog.core.lane import SEQUENCES
 from raylog.core.queues.archiving.origins import Origin
 from raylog.core.scheduling.envelope import Envelope, Header
 from raylog.core.scheduling.keys import key_of
@@ -43,6 +44,16 @@ def test_another_record_cannot_name_an_origin() -> None:
     cause, _ = undeliverable(Origin("secret", 0, 1, 1).header(), Envelope("mine", "id", 2, 1).header())
     assert cause is not None
     assert (cause.topic, cause.partition) == ("mine", 2)
+
+
+def test_after_the_highest_sequence_a_target_gets_0() -> None:
+    batch = Batch("jobs", ("id", 0), 0, SEQUENCES - 1, (key_of(1_000, OFFSET), key_of(1_000, OFFSET + 1)))
+    bodies_of_both = [Body(offset, None, b"value", ()) for offset in (OFFSET, OFFSET + 1)]
+    ((_, header),) = iter_headers(encode(bodies_of_both, batch, (9, 0), adds_sent_time=False, causes={}))
+    assert (header.base_sequence, header.last_sequence) == (SEQUENCES - 1, 0)
+    later = Batch("jobs", ("id", 0), 0, SEQUENCES + 1, batch.keys)
+    ((_, header),) = iter_headers(encode(bodies_of_both, later, (9, 0), adds_sent_time=False, causes={}))
+    assert header.base_sequence == 1
 
 
 class Log:

@@ -11,6 +11,7 @@ from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import UNDELIVERABLE, Note, Route
+from raylog.core.lane import Trouble
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.log.producer_state import ProducerState
 
@@ -37,7 +38,7 @@ class Target:
     """Records that came without their bodies."""
     is_reachable: bool = True
 
-    def append(self, parcel: ev.Parcel, producer_id: int = PRODUCER) -> ev.Trouble | None:
+    def append(self, parcel: ev.Parcel, producer_id: int = PRODUCER) -> Trouble | None:
         """Take a parcel as a partition does; return why not."""
         count = len(parcel.offsets)
         header = BatchHeader(
@@ -46,11 +47,11 @@ class Target:
         try:
             duplicate = self.producers.check(header)
         except (OutOfOrderSequence, InvalidProducerEpoch):
-            return ev.Trouble.FORGOTTEN
+            return Trouble.FORGOTTEN
         if duplicate is None:
             size = sum(size_of(offset) for offset in parcel.offsets if offset not in parcel.bare)
             if self.refuses & set(parcel.offsets) or size > self.limit:
-                return ev.Trouble.REFUSED
+                return Trouble.REFUSED
             self.bare |= parcel.bare
             self.records += parcel.offsets
             self.producers.apply(header, 0, None)
@@ -157,12 +158,12 @@ class Desk:
             case ev.Ended():
                 self.ended = effect
 
-    def append(self, parcel: ev.Parcel) -> ev.Trouble | None:
+    def append(self, parcel: ev.Parcel) -> Trouble | None:
         """Bring a parcel to its target; return why it is not there."""
         target = self.targets.get(parcel.topic_id)
         if target is None:
-            return ev.Trouble.DELETED
-        return target.append(parcel, self.machine.note.producer_id) if target.is_reachable else ev.Trouble.UNREACHABLE
+            return Trouble.DELETED
+        return target.append(parcel, self.machine.note.producer_id) if target.is_reachable else Trouble.UNREACHABLE
 
     def answer(self, parcel: ev.Parcel) -> None:
         """Bring a parcel to its target, and let the forwarder know."""

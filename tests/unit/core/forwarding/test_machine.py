@@ -4,7 +4,7 @@ import pytest
 
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import PIECES_MAX, ForwarderSettings, Stage
-from raylog.core.forwarding.note import Again, Lane, Note
+from raylog.core.forwarding.note import Again, Note, RouteState
 from tests.unit.core.forwarding.desk import PRODUCER, Desk, size_of
 
 
@@ -185,7 +185,7 @@ def test_a_target_that_forgot_the_producer_gets_the_rest_in_a_new_epoch(desk: De
     desk.add_piece(2, "jobs")
     desk.settle()
     assert desk.holds("jobs") == [0, 1, 2, 3]
-    assert desk.machine.note.lanes == (Lane(("jobs", 0), "jobs", 0, 1, 2),)
+    assert desk.machine.note.routes == (RouteState(("jobs", 0), "jobs", 0, 1, 2),)
 
 
 def test_a_target_that_is_away_is_tried_again(desk: Desk) -> None:
@@ -282,7 +282,7 @@ def test_a_note_survives_its_wire_form() -> None:
         position=3,
         decided_end=8,
         skip_below=4,
-        lanes=(Lane(("a", 1), "id", 0, 2, 77),),
+        routes=(RouteState(("a", 1), "id", 0, 2, 77),),
         lost=(("b", 0),),
         again=(Again(("a", 1), 3, 5, is_refused=True, is_bare=True),),
         sent=12,

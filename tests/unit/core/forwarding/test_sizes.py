@@ -67,11 +67,11 @@ def test_a_lane_whose_epochs_end_goes_on_with_another_producer() -> None:
     desk.add_piece(2, "orders")
     desk.begin()
     desk.settle()
-    (lane,) = desk.note.lanes
-    desk.note = replace(desk.note, lanes=(replace(lane, epoch=30_000, next_sequence=0),))
+    (state,) = desk.note.routes
+    desk.note = replace(desk.note, routes=(replace(state, epoch=30_000, next_sequence=0),))
     desk.begin()
     desk.add_piece(2, "orders")
     desk.settle()
     assert target.records == [0, 1, 2, 3]
     assert desk.producers == 8
-    assert desk.machine.note.lanes[0].epoch == 0
+    assert desk.machine.note.routes[0].epoch == 0

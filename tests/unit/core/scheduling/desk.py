@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import msgpack
 
 from raylog.actors.scheduling.checkpoints import joined, pieces
+from raylog.core.lane import Trouble
 from raylog.core.scheduling.envelope import HalfId
 from raylog.core.scheduling.events import (
     Answer,
@@ -39,7 +40,6 @@ from raylog.core.scheduling.events import (
     Target,
     Tick,
     Trim,
-    Trouble,
 )
 from raylog.core.scheduling.halves import HalfPolicy, Standing
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of

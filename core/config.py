@@ -230,6 +230,8 @@ class ClusterConfig:
     replica_doze_after_ms: int
     replica_spares: int
     replica_sync_time_max_ms: int
+    scheduled_topic_num_partitions: int
+    share_coordinator_state_topic_num_partitions: int
     transaction_max_timeout_ms: int
     transaction_remove_expired_transaction_cleanup_interval_ms: int
     transaction_state_log_num_partitions: int

@@ -10,6 +10,7 @@ from typing import Final
 
 from raylog.actors.naming import SHARE_STATE_TOPIC
 from raylog.actors.roles.host import RoleHost
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
@@ -18,6 +19,7 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.core.queues.records import QueueChange
+from raylog.protocol.admin import EnsureInternalTopicReply
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.queues import (
     READ_SHARE_STATE,
@@ -44,7 +46,8 @@ class ShareStates:
 
     def __init__(self, host: RoleHost) -> None:
         self._host = host
-        self._place: _Place | None = None
+        self._made: EnsureInternalTopicReply | None = None
+        """The topic of states, as far as it is known."""
 
     async def read(self, group: str) -> tuple[int, QueueChange, bool]:
         """Return a queue's state epoch, its state, and whether its partition was added after the group began the topic.
@@ -70,7 +73,7 @@ class ShareStates:
                 partitions,
             )
 
-        reply = await self._call(READ_SHARE_STATE, request)
+        reply = await self._call(group, READ_SHARE_STATE, request)
         return reply.state_epoch, QueueChange.from_wire(reply.state), reply.is_later
 
     async def write(self, group: str, state_epoch: int, version: int, change: QueueChange) -> None:
@@ -91,26 +94,24 @@ class ShareStates:
                 wire,
             )
 
-        await self._call(WRITE_SHARE_STATE, request)
+        await self._call(group, WRITE_SHARE_STATE, request)
 
-    async def _call(self, method: Method[RequestT, ReplyT], request: Callable[[_Place, int], RequestT]) -> ReplyT:
+    async def _call(
+        self, group: str, method: Method[RequestT, ReplyT], request: Callable[[_Place, int], RequestT]
+    ) -> ReplyT:
         """Call until there is an answer. The keeper ignores a repeated change, because changes are numbered."""
         pause_s = PAUSE_S
         while True:
             try:
-                place = self._place or await self._found()
+                made = self._made = self._made or await self._host.ensure_topic(SHARE_STATE_TOPIC)
+                place = _Place(SHARE_STATE_TOPIC, made.topic_id, coordinator_partition(group, made.partitions))
                 return await self._host.targets.call(place, method, partial(request, place), timeout_s=CALL_TIMEOUT_S)
             except (RaylogError, OSError) as trouble:
                 if isinstance(trouble, FENCED) and trouble.is_remote:
                     raise
                 if isinstance(trouble, UnknownTopicOrPartition):
-                    self._place = None
+                    self._made = None
                 elif isinstance(trouble, RaylogError) and trouble.is_remote and not trouble.retriable:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(PAUSE_MAX_S, 2 * pause_s)
-
-    async def _found(self) -> _Place:
-        made = await self._host.ensure_topic(SHARE_STATE_TOPIC)
-        self._place = _Place(SHARE_STATE_TOPIC, made.topic_id, 0)
-        return self._place

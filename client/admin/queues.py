@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, did_you_mean
 from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.queues import (
@@ -228,7 +229,7 @@ class AsyncQueues:
     async def _delete(self, state: ShareState, deadline: Deadline) -> None:
         await self.cluster.call_leader(
             SHARE_STATE_TOPIC,
-            0,
+            coordinator_partition(state.group_id, self._state_partitions()),
             DELETE_SHARE_STATE,
             lambda topic_id, number, epoch: DeleteShareStateRequest(
                 topic_id, number, epoch, state.group_id, state.topic_id, state.partition
@@ -266,19 +267,28 @@ class AsyncQueues:
     async def _stored_states(self, group_id: str, deadline: Deadline) -> Sequence[ShareState]:
         """The stored states, including states of deleted topics. Also refreshes the metadata of their topics."""
         await self.cluster.refresh((SHARE_STATE_TOPIC,), timeout_s=deadline.left_s)
-        if self.cluster.metadata.topic(SHARE_STATE_TOPIC) is None:
+        count = self._state_partitions()
+        if not count:
             return []  # no queue was used yet
-        reply, _ = await self.cluster.call_leader(
-            SHARE_STATE_TOPIC,
-            0,
-            LIST_SHARE_STATES,
-            lambda topic_id, number, epoch: ListShareStatesRequest(topic_id, number, epoch, group_id),
-            timeout_s=deadline.left_s,
-        )
-        topics = {row.topic for row in reply.queues}
+        found: list[ShareState] = []
+        for partition in [coordinator_partition(group_id, count)] if group_id else range(count):
+            reply, _ = await self.cluster.call_leader(
+                SHARE_STATE_TOPIC,
+                partition,
+                LIST_SHARE_STATES,
+                lambda topic_id, number, epoch: ListShareStatesRequest(topic_id, number, epoch, group_id),
+                timeout_s=deadline.left_s,
+            )
+            found += reply.queues
+        topics = {row.topic for row in found}
         if topics:
             await self.cluster.refresh(topics, timeout_s=deadline.left_s)
-        return reply.queues
+        return found
+
+    def _state_partitions(self) -> int:
+        """Number of partitions of the topic of states, by the metadata; 0: it does not exist."""
+        known = self.cluster.metadata.topic(SHARE_STATE_TOPIC)
+        return 0 if known is None else len(known.partitions)
 
 
 def _unknown(group_id: str, topic: str | None) -> GroupIdNotFound:

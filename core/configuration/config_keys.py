@@ -395,6 +395,28 @@ CLUSTER_KEYS: Final = _keys(
         "(Kafka has no such key).",
     ),
     _int(
+        "scheduled.topic.num.partitions",
+        1,
+        1,
+        "Partitions of `__scheduled`, hence schedulers of delayed records and half messages. All of one target topic "
+        "are in one of them. Counts when the topic is created, on first use.",
+        10_000,
+        change=Change.UNTIL_CREATED,
+        fixed_by=("__scheduled",),
+        instead=_FIXED_PARTITIONS,
+    ),
+    _int(
+        "share.coordinator.state.topic.num.partitions",
+        1,
+        1,
+        "Partitions of `__share_state`, where queues store their states. All of one group are in one of them. Counts "
+        "when the topic is created, on first use.",
+        10_000,
+        change=Change.UNTIL_CREATED,
+        fixed_by=("__share_state",),
+        instead=_FIXED_PARTITIONS,
+    ),
+    _int(
         "transaction.max.timeout.ms",
         900_000,
         1,

@@ -5,10 +5,11 @@ The topics of coordinators are created with the coordinators (``coordinators.py`
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
+from raylog.core.config import ClusterConfig
 from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import InternalTopicRequested
@@ -27,23 +28,27 @@ _KEPT: Final[Mapping[str, str]] = {"retention.ms": "-1", "retention.bytes": "-1"
 class FirstUse:
     """How an internal topic is created."""
 
-    partitions: int
-    config: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, str]
+    partitions: Callable[[ClusterConfig], int] = lambda _: 1
+    """By the cluster's settings at that moment."""
 
 
 ON_FIRST_USE: Final[Mapping[str, FirstUse]] = {
     SCHEDULED_TOPIC: FirstUse(
-        1,
         {
             **_KEPT,
             "segment.bytes": str(64 * 1024 * 1024),
             "max.message.bytes": str(32 * 1024 * 1024),
             "message.timestamp.after.max.ms": str(LONG_MAX),
         },
+        lambda settings: settings.scheduled_topic_num_partitions,
     ),
-    SHARE_STATE_TOPIC: FirstUse(1, {**_KEPT, "segment.bytes": str(8 * 1024 * 1024)}),
-    UNDELIVERABLE_TOPIC: FirstUse(1, {"retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}),
-    FORWARDING_TOPIC: FirstUse(1, {"cleanup.policy": "compact", "segment.bytes": str(1024 * 1024)}),
+    SHARE_STATE_TOPIC: FirstUse(
+        {**_KEPT, "segment.bytes": str(8 * 1024 * 1024)},
+        lambda settings: settings.share_coordinator_state_topic_num_partitions,
+    ),
+    UNDELIVERABLE_TOPIC: FirstUse({"retention.ms": "-1", "max.message.bytes": str(32 * 1024 * 1024)}),
+    FORWARDING_TOPIC: FirstUse({"cleanup.policy": "compact", "segment.bytes": str(1024 * 1024)}),
 }
 """Every such topic by name. Retention removes nothing where it is -1: the topic's owner deletes what it needs no
 longer."""
@@ -67,7 +72,8 @@ class InternalTopics:
         if event.topic not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise LeaderNotAvailable(f"No broker is online that could hold {event.topic}; try again.")
-            replicas = decision.image.settings.offsets_topic_replication_factor
-            self._topics.create_internal(event.topic, wanted.partitions, replicas, wanted.config, decision)
+            settings = decision.image.settings
+            replicas, partitions = settings.offsets_topic_replication_factor, wanted.partitions(settings)
+            self._topics.create_internal(event.topic, partitions, replicas, wanted.config, decision)
         topic = decision.image.topics[event.topic]
         decision.reply(event.request, [topic.topic_id, len(topic.partitions)])

@@ -447,6 +447,10 @@ def _with_forwarding(plan: Plan, seed: int) -> Plan:
     )
 
 
+SHARDED: Final = ("scheduled.topic.num.partitions", "share.coordinator.state.topic.num.partitions")
+"""Settings of topics with the cluster's own state that may have one partition or several."""
+
+
 def _draw(profile: str, seed: int) -> Plan:
     chance = random.Random(f"{profile} {seed}")
     brokers = chance.choice([3, 3, 3, 4, 5])
@@ -461,6 +465,8 @@ def _draw(profile: str, seed: int) -> Plan:
         "leader.imbalance.check.interval.seconds": str(chance.choice([2, 20])),
         "metadata.log.max.record.bytes.between.snapshots": str(chance.choice([2_000, 20_000, 2_000_000])),
     }
+    shards = random.Random(f"shards {profile} {seed}")
+    config |= {key: str(shards.choice([1, 1, 3])) for key in SHARDED}
     return Plan(
         brokers=brokers,
         voters=voters,

@@ -68,10 +68,15 @@ IMAGE: Final[Mapping[str, tuple[str, str]]] = {
     "offsets.topic.num.partitions": ("core/controller/coordinators.py", "settings.offsets_topic_num_partitions"),
     "offsets.topic.replication.factor": (
         "core/controller/internal_topics.py",
-        "decision.image.settings.offsets_topic_replication_factor",
+        "settings.offsets_topic_replication_factor",
     ),
     "replica.awake.max": ("core/metadata/entries.py", "config.get(AWAKE_KEY"),
     "replica.spares": ("actors/broker/server.py", "from_dict(self.image.config).replica_spares"),
+    "scheduled.topic.num.partitions": ("core/controller/internal_topics.py", "settings.scheduled_topic_num_partitions"),
+    "share.coordinator.state.topic.num.partitions": (
+        "core/controller/internal_topics.py",
+        "settings.share_coordinator_state_topic_num_partitions",
+    ),
     "transaction.state.log.num.partitions": (
         "core/controller/coordinators.py",
         "settings.transaction_state_log_num_partitions",
@@ -218,4 +223,4 @@ class _Ports:
     """Ports that a runner without requests does not use."""
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: None
+        return lambda *_: 0

@@ -20,7 +20,6 @@ from raylog.actors.coordinators.state_log import StateLog
 from raylog.actors.coordinators.state_role import OwnPartition
 from raylog.actors.naming import SHARE_STATE_TOPIC
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.parts.part import Part, Until
 from tests.simulation.world import Violation
 
@@ -82,7 +81,7 @@ class Rows(Part):
 
         async def of_role(log: OwnPartition, rows: Sequence[Row]) -> int:
             strange = self._drawn(rows)
-            self.tried[log._host.partition.topic] += len(strange)
+            self.tried[str(log._host.partition)] += len(strange)
             return await by_role(log, [*strange, *rows])
 
         setattr(StateLog, "_append", of_actor)  # noqa: B010  # its signature has another name for itself
@@ -139,16 +138,20 @@ class Rows(Part):
         await self._check_states(until)
 
     async def _check_states(self, until: Until) -> None:
-        """The next leader of the queues' states passes over what cannot be read."""
-        at = TopicPartition(SHARE_STATE_TOPIC, 0)
-        if not self.tried[SHARE_STATE_TOPIC] or not self.world.observer.has_topic(SHARE_STATE_TOPIC):
+        """The next leaders of the queues' states pass over what cannot be read."""
+        if not self.world.observer.has_topic(SHARE_STATE_TOPIC):
             return
-        for actor in self.world.cluster.named(f"replica:{at}:"):
-            if actor.process is not None:
-                actor.process.kill("killed to load the states again")
+        partitions = [at for at in self.world.observer.partitions_of(SHARE_STATE_TOPIC) if self.tried[str(at)]]
+        for at in partitions:
+            for actor in self.world.cluster.named(f"replica:{at}:"):
+                if actor.process is not None:
+                    actor.process.kill("killed to load the states again")
 
         async def unnamed() -> str:
-            is_asleep = not any(self.world.observer.runners(at).values())
-            return "" if is_asleep or self.named[str(at)] else f"no leader of {at} has named a row"
+            for at in partitions:
+                is_asleep = not any(self.world.observer.runners(at).values())
+                if not is_asleep and not self.named[str(at)]:
+                    return f"no leader of {at} has named a row"
+            return ""
 
         await until("the states are loaded again", unnamed)

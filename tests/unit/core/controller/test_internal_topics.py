@@ -3,10 +3,11 @@
 import pytest
 
 from raylog.core.controller.events import InternalTopicRequested
-from raylog.core.controller.internal_topics import ON_FIRST_USE
-from raylog.core.errors import InvalidRequest
+from raylog.core.controller.internal_topics import ON_FIRST_USE, SHARE_STATE_TOPIC
+from raylog.core.errors import InvalidConfig, InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from tests.unit.core.controller.bench import Bench, three_brokers
+from tests.unit.core.controller.test_cluster_config import alter
 
 
 def ensure(bench: Bench, topic: str = SCHEDULED_TOPIC) -> list[object]:
@@ -31,3 +32,18 @@ def test_later_uses_find_it() -> None:
 def test_another_name_is_refused_with_the_nearest() -> None:
     with pytest.raises(InvalidRequest, match="__scheduled"):
         ensure(three_brokers(), "__schedules")
+
+
+@pytest.mark.parametrize(
+    ("topic", "key"),
+    [
+        (SCHEDULED_TOPIC, "scheduled.topic.num.partitions"),
+        (SHARE_STATE_TOPIC, "share.coordinator.state.topic.num.partitions"),
+    ],
+)
+def test_a_setting_says_how_many_partitions_a_topic_gets(topic: str, key: str) -> None:
+    bench = three_brokers()
+    alter(bench, {key: 4})
+    assert ensure(bench, topic)[1] == 4
+    with pytest.raises(InvalidConfig, match="exists"):
+        alter(bench, {key: 5})

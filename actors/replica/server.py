@@ -125,15 +125,7 @@ class ReplicaServer:
             on_superseded=on_fatal,
             report=lambda: heartbeat(self._runner),
         )
-        self._roles = LeaderRoles(
-            lambda: self.spec,
-            roles_of(spec.topic),
-            log=lambda: self._running().log,
-            deleting_ms=lambda: self._running().clock.deleting_ms(),
-            receive=self._on_local_request,
-            controller=self._link,
-            on_failed=on_fatal,
-        )
+        self._roles = self._new_roles(on_fatal)
         self._verifier = self._new_verifier()
         self._leader = FollowerLink(
             topic_id=spec.topic_id,
@@ -143,6 +135,17 @@ class ReplicaServer:
             on_answer=self._on_fetch_answer,
             on_failure=self._on_fetch_failure,
             fetch_timeout_s=self._settings.fetch_timeout_ms / 1000,
+        )
+
+    def _new_roles(self, on_fatal: Callable[[str], None]) -> LeaderRoles:
+        return LeaderRoles(
+            lambda: self.spec,
+            roles_of(self.spec.topic),
+            log=lambda: self._running().log,
+            deleting_ms=lambda: self._running().clock.deleting_ms(),
+            receive=self._on_local_request,
+            controller=self._link,
+            on_failed=on_fatal,
         )
 
     def _new_verifier(self) -> TransactionVerifier:

@@ -4,7 +4,8 @@ Runs a small cluster of one broker, which is a metadata voter, and keeps in ``te
 
 - ``data.tar.xz``: its data directory. Topics in several codecs and segments, a log whose beginning was deleted, a
   producer's state, groups with members and offsets, the quorum's log and a snapshot;
-- ``frames.msgpack``: the first request, and the first answer, of every method that was called, as they went out;
+- ``frames.msgpack``: the first request and the first answer of every method that was called, as they went out, and a
+  sample of a request of each other method;
 - ``expected.json``: what clients read from it then.
 
 Run it once for a release, when its formats are final; ``tests/cluster/replication/test_golden.py`` reads every version
@@ -32,10 +33,11 @@ from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.ids import TopicPartition
 from raylog.protocol.documents.registry import methods
-from raylog.rpc import connection
+from raylog.rpc import calls
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
 from tests.cluster.local_cluster import LocalCluster
+from tests.unit.protocol.samples import of_this_release
 
 ROOT = Path(__file__).parent.parent / "tests" / "golden"
 CONFIG = {
@@ -44,24 +46,10 @@ CONFIG = {
     "metadata.log.max.record.bytes.between.snapshots": "2000",
 }
 TOPICS: dict[str, Any] = {"plain": "none", "squeezed": "lz4", "dense": "zstd"}
+GROUPS = {"readers": "consumer", "classic": "classic"}
+"""The protocol of each group with members."""
 COUNT, TOGETHER = 240, 10
 START_MS = 1_700_000_000_000
-
-TOPIC_ID = "0" * 32
-BY_HAND: dict[str, list[Any]] = {
-    "alter_partition": [TOPIC_ID, "plain", 0, 1, 5, 2, 3, [[1, 5], [2, 6]], False],
-    "alter_partition_reassignments": [[["plain", 0, [1, 2]], ["plain", 1, None]], 1_000_000],
-    "broker_metrics": [],
-    "delete_group": ["readers"],
-    "offset_delete": ["readers", [[TOPIC_ID, "plain", 0]]],
-    "offset_for_leader_epoch": [TOPIC_ID, 0, 6, 5],
-    "raise_feature_level": [-1],
-    "replica_fetch": [TOPIC_ID, 0, 2, 2, 6, 100, 1, 1_048_576, 500, 0, 0],
-    "resign_leader": [TOPIC_ID, "plain", 0, 1, 5, 2],
-    "resume_broker": [1],
-    "stop_broker": [1, False],
-}
-"""Requests that one healthy broker never sends, as this release encodes them."""
 
 
 class Recorder:
@@ -102,11 +90,13 @@ async def fill(cluster: LocalCluster) -> None:
         await admin.alter_topic_config("plain", {"max.message.bytes": 100_000})
         await admin.create_partitions("plain", 3)
         await admin.delete_records({("plain", 0): 3, ("plain", 1): 80})
-        async with AsyncConsumer("plain", group_id="readers", auto_offset_reset="earliest", **where) as consumer:
-            async with asyncio.timeout(30):
-                while not await consumer.getmany(timeout_ms=500):
-                    pass
-            await consumer.commit()
+        for group, protocol in GROUPS.items():
+            options = {"group_id": group, "group_protocol": protocol, "auto_offset_reset": "earliest", **where}
+            async with AsyncConsumer("plain", **options) as consumer:
+                async with asyncio.timeout(30):
+                    while not await consumer.getmany(timeout_ms=500):
+                        pass
+                await consumer.commit()
         async with AsyncConsumer(group_id="by-hand", **where) as lone:
             lone.assign([TopicPartition("squeezed", 1)])
             await lone.commit({TopicPartition("squeezed", 1): raylog.OffsetAndMetadata(7, "a note")})
@@ -136,7 +126,7 @@ async def read(cluster: LocalCluster) -> dict[str, Any]:
     async with AsyncAdmin(**where) as admin:
         for name, described in sorted((await admin.describe_topics()).items()):
             found["configs"][name] = dict(sorted(described.config.items()))
-        for group in ("readers", "by-hand"):
+        for group in (*GROUPS, "by-hand"):
             answer = await admin.describe_group(group)
             offsets = {f"{each.topic}-{each.partition}": offset for each, offset in sorted(answer.offsets.items())}
             found["groups"][group] = {"generation": answer.generation, "protocol": answer.protocol, "offsets": offsets}
@@ -175,7 +165,7 @@ async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
     """Live through the cluster in ``root``; return what clients read at its end."""
     cluster = LocalCluster(root, 1, CONFIG)
     with (
-        mock.patch.object(connection, "encode_header", recorder.header),
+        mock.patch.object(calls, "encode_header", recorder.header),
         mock.patch.object(Request, "reply", lambda request, *rest: recorder.reply(request, *rest)),
     ):
         async with cluster:
@@ -193,13 +183,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
         expected = asyncio.run(make(root, recorder))
-        for method, args in BY_HAND.items():
-            recorder.requests.setdefault(method, encode_header(REQUEST, 1, method, args, 0))
-        missing = sorted({method.name for _, method in methods()} - set(recorder.requests))
-        if missing:
-            raise SystemExit(
-                f"No request of these methods was kept: {', '.join(missing)}. Call them in fill(), or add them."
-            )
+        for _, method in methods():  # those that one healthy broker never sends
+            args = of_this_release(method.request)
+            recorder.requests.setdefault(method.name, encode_header(REQUEST, 1, method.name, args, 0))
         if folder.exists():
             shutil.rmtree(folder)
         folder.mkdir(parents=True)

@@ -151,16 +151,16 @@ def condition(partition: dict[str, Any]) -> str:
 
 def _draw(found: dict[str, Any]) -> None:
     brokers = found["brokers"]
-    counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found["replica_counts"]}
+    counts = {broker: (awake, dozing, asleep) for broker, awake, dozing, asleep in found.get("replica_counts", ())}
     show_table(
         f"Cluster {found['cluster_id']}",
-        ["broker", "address", "state", "awake", "dozing", "asleep"],
+        ["broker", "address", "state", *(("awake", "dozing", "asleep") if counts else ())],
         [
             [
                 broker["broker"],
                 f"{broker['host']}:{broker['port']}",
                 broker_state(broker),
-                *counts.get(broker["broker"], ("-", "-", "-")),
+                *(counts.get(broker["broker"], ("-", "-", "-")) if counts else ()),
             ]
             for broker in brokers
         ],

@@ -82,7 +82,7 @@ def test_the_description_names_what_an_operator_looks_for() -> None:
 
 def test_a_broker_gets_its_incarnation_and_a_snapshot_that_includes_it() -> None:
     bench = running_topic()
-    incarnation, cluster_id, epoch, version, records, broker, _ = bench.broker(4)
+    incarnation, cluster_id, epoch, version, records, broker = bench.broker(4)
     assert broker == 4
     assert isinstance(version, int)
     assert isinstance(records, list)

@@ -7,7 +7,6 @@ from unittest import mock
 import pytest
 
 from raylog.core.errors import AuthenticationFailed
-from raylog.rpc.auth import handshake
 from raylog.rpc.auth.credentials import Credentials, Role, derived_client_secret, to_dial, to_listen
 from raylog.rpc.auth.handshake import (
     MAX_MESSAGE_BYTES,
@@ -379,21 +378,3 @@ def test_a_client_learns_that_its_secret_is_being_replaced() -> None:
         shake(server(changing), connecting)
         assert connecting.peer is not None
         assert connecting.peer.is_replaced == any(secret is each for each in old)
-
-
-class Earlier(ServerHandshake):
-    """Of a release that does not say whether a secret is being replaced."""
-
-    def _verdict(self, role: Role, key: bytes, transcript: bytes, *, is_replaced: bool) -> bytes:
-        body = super()._verdict(role, key, transcript, is_replaced=is_replaced)[3:-32][:-1]
-        verdict = handshake._VERDICT_HEAD.pack(1, len(body)) + body
-        return verdict + handshake._proof(key, handshake._SERVER, HERE.certificate, transcript + verdict)
-
-
-def test_a_server_of_an_earlier_release_says_nothing_of_the_secret() -> None:
-    connecting = client(CLUSTER)
-    earlier = Earlier(to_listen(CLUSTER), SERVER_NONCE, now_s=lambda: NOW_S)
-    earlier.bind(HERE)
-    shake(earlier, connecting)
-    assert connecting.peer is not None
-    assert not connecting.peer.is_replaced

@@ -32,7 +32,14 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "lease.c.owner == owner, lease.c.fence == held.fence",
             "lease.c.fence >= 0",
         ),
-        ("an event is marked when it is sent", 5, Lane, "forget_stored", "is not _State.STORED", "is _State.QUEUED"),
+        (
+            "an event is marked when it is sent",
+            5,
+            OutboxLane,
+            "take_changes",
+            "self._offsets.pop(batch.number)) for batch in self._lane.forget_stored()",
+            "self._offsets.pop(batch.number, -1)) for batch in self._lane.forget(self._lane.is_under_way)",
+        ),
         ("seven batches of a lane are unmarked", 20, lane, "BATCHES_MAX", 7),
         (
             "partitions forget a lasting producer",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.core import lane
-from raylog.core.lane import Lane
 from raylog.outbox import engines, inbox, relay, store
 from raylog.outbox.lane import OutboxLane
 from raylog.outbox.planning import Planner
@@ -94,10 +93,10 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
         (
             "a failed batch is dropped from its lane",
             10,
-            Lane,
+            OutboxLane,
             "failed",
-            "_State.QUEUED, False",
-            "_State.STORED, False",
+            "self._lane.failed(self._batch(number).first_sequence, trouble, now_ms)",
+            "self.stored(number, -1)",
         ),
     ),
     *bugs(

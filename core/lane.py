@@ -77,13 +77,10 @@ def trouble_of(error: BaseException) -> Trouble:
         return Trouble.DELETED
     if isinstance(error, RecordTooLarge | InvalidRecord):
         return Trouble.REFUSED
-    if (
-        isinstance(error, RaylogError)
-        and error.is_remote
-        and (not error.retriable or isinstance(error, CorruptMessage))
-    ):
-        return Trouble.REFUSED
-    return Trouble.UNREACHABLE
+    if not isinstance(error, RaylogError) or not error.is_remote:
+        return Trouble.UNREACHABLE
+    is_final = not error.retriable or isinstance(error, CorruptMessage)
+    return Trouble.REFUSED if is_final else Trouble.UNREACHABLE
 
 
 class Remedy(StrEnum):

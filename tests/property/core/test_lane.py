@@ -80,7 +80,7 @@ class Request:
 
 
 class Story:
-    """One partition, its present owner, and requests on the way, also those of earlier owners."""
+    """One partition, its present owner, and requests on the way, including those of earlier owners."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -238,7 +238,7 @@ class Story:
         assert set(self.written.given_up) <= self.poison, "only what is refused alone is given up"
 
 
-def told(seed: int) -> None:
+def run_story(seed: int) -> None:
     story = Story(seed)
     for _ in range(STEPS):
         story.step()
@@ -247,7 +247,7 @@ def told(seed: int) -> None:
 
 def test_each_record_is_stored_once_and_in_order() -> None:
     for seed in range(SEEDS):
-        told(seed)
+        run_story(seed)
 
 
 BUGS = {
@@ -288,7 +288,7 @@ def test_a_planted_bug_is_noticed(name: str) -> None:
 def noticed(seed: int) -> bool:
     """Whether a history shows that something is wrong."""
     try:
-        told(seed)
+        run_story(seed)
     except (AssertionError, InvariantBroken, StopIteration):
         return True
     return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.core import lane
-from raylog.core.lane import Lane
 from raylog.outbox import engines, inbox, relay, store
 from raylog.outbox.lane import OutboxLane
 from raylog.outbox.planning import Planner
@@ -32,7 +31,14 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
             "lease.c.owner == owner, lease.c.fence == held.fence",
             "lease.c.fence >= 0",
         ),
-        ("an event is marked when it is sent", 5, Lane, "forget_stored", "is not _State.STORED", "is _State.QUEUED"),
+        (
+            "an event is marked when it is sent",
+            5,
+            OutboxLane,
+            "take_changes",
+            "self._offsets.pop(batch.number)) for batch in self._lane.forget_stored()",
+            "self._offsets.pop(batch.number, -1)) for batch in self._lane.forget(self._lane.is_under_way)",
+        ),
         ("seven batches of a lane are unmarked", 20, lane, "BATCHES_MAX", 7),
         (
             "partitions forget a lasting producer",
@@ -87,10 +93,10 @@ OUTBOX_BUGS: tuple[Planted, ...] = (
         (
             "a failed batch is dropped from its lane",
             10,
-            Lane,
+            OutboxLane,
             "failed",
-            "_State.QUEUED, False",
-            "_State.STORED, False",
+            "self._lane.failed(self._batch(number).first_sequence, trouble, now_ms)",
+            "self.stored(number, -1)",
         ),
     ),
     *bugs(

@@ -141,7 +141,7 @@ def test_a_batch_in_trouble_stops_the_lane(batch: str, trouble: Trouble, remedy:
     assert one.remedy is remedy
     assert (one.sendable(MAX_MS), one.due_ms()) == ([], None)
     assert one.take_back() == [batch, "b"]
-    assert (one.next_sequence, one.room, one.remedy) == (0, BATCHES_MAX, None)
+    assert (one.next_sequence, one.room, one.is_stopped) == (0, BATCHES_MAX, False)
 
 
 def test_a_refused_batch_waits_for_those_before_it() -> None:

@@ -121,7 +121,7 @@ PART_BUGS: Final = (
         ("W9", "W76"),
         delivering,
         "trouble_of",
-        Edit("isinstance(error, RecordTooLarge | InvalidRecord)", "False", "error.is_remote and (", "False and (").of,
+        Edit("isinstance(error, RecordTooLarge | InvalidRecord)", "False", "not error.retriable or", "False or").of,
     ),
     _bug(
         "a follower begins no segment by time",

@@ -120,7 +120,8 @@ class Lane(Generic[BatchT]):
     """See the module.
 
     Invariants: the open batches have consecutive sequences, the last one ends at ``next_sequence``; at most
-    ``BATCHES_MAX`` are open; a batch that is under way has no trouble.
+    ``BATCHES_MAX`` are open; a batch that is under way has no trouble. An owner looks at all of its lanes after each
+    event, so the numbers of batches that wait and are under way are kept beside the batches.
     """
 
     __slots__ = (
@@ -130,7 +131,10 @@ class Lane(Generic[BatchT]):
         "_pause_first_ms",
         "_pause_max_ms",
         "_pause_ms",
+        "_queued",
+        "_under_way",
         "_under_way_max",
+        "is_stopped",
         "next_sequence",
     )
 
@@ -142,7 +146,10 @@ class Lane(Generic[BatchT]):
         self._pause_first_ms = pause_first_ms
         self._pause_max_ms = pause_max_ms
         self._under_way_max = under_way_max
+        self.is_stopped = False
+        """Whether a batch will not be sent again as it is."""
         self._entries: deque[_Entry[BatchT]] = deque()
+        self._queued = self._under_way = 0
         self._is_known = False
         """Whether the leader has stored a batch since the last failure."""
         self._pause_ms = 0
@@ -168,20 +175,15 @@ class Lane(Generic[BatchT]):
     @property
     def is_under_way(self) -> bool:
         """Whether a batch is sent and not answered."""
-        return self._is_any(_State.SENT)
-
-    @property
-    def is_stopped(self) -> bool:
-        """Whether a batch will not be sent again as it is."""
-        return any(entry.trouble is not None for entry in self._entries)
+        return self._under_way > 0
 
     @property
     def remedy(self) -> Remedy | None:
         """What the owner has to write down; None = nothing, or batches are under way or come before."""
-        if not self._entries:
+        if not self.is_stopped or self._under_way:
             return None
         first = next((entry for entry in self._entries if entry.state is not _State.STORED), None)
-        if first is None or self.is_under_way:
+        if first is None:
             return None
         match first.trouble:
             case Trouble.DELETED:
@@ -202,17 +204,19 @@ class Lane(Generic[BatchT]):
         require(records > 0, "each batch has a sequence of its own")
         require(self.room > 0, "a leader recognises all open batches of a lane")
         self._entries.append(_Entry(batch, self.next_sequence, records))
+        self._queued += 1
         self.next_sequence = sequence_after(self.next_sequence, records)
 
     # ------------------------------------------------------------ sending
 
     def sendable(self, now_ms: int) -> list[BatchT]:
         """Return the batches to send now, in order; from now on they are under way."""
+        if not self._queued:
+            return []
+        left = (self._under_way_max if self._is_known else 1) - self._under_way
+        if left < 1 or not self.may_try(now_ms):
+            return []
         found: list[BatchT] = []
-        if not self._entries or not self.may_try(now_ms):
-            return found
-        left = self._under_way_max if self._is_known else 1
-        left -= sum(entry.state is _State.SENT for entry in self._entries)
         for entry in self._entries:
             if entry.trouble is not None or left < 1:
                 break
@@ -220,11 +224,13 @@ class Lane(Generic[BatchT]):
                 entry.state = _State.SENT
                 found.append(entry.batch)
                 left -= 1
+        self._queued -= len(found)
+        self._under_way += len(found)
         return found
 
     def due_ms(self) -> int | None:
         """Return when the pause ends that a batch waits for; None = no batch waits for one."""
-        if not self._entries or self.is_under_way or not self._is_any(_State.QUEUED) or self.remedy is not None:
+        if not self._queued or self._under_way or self.remedy is not None:
             return None
         return self._not_before_ms
 
@@ -239,6 +245,7 @@ class Lane(Generic[BatchT]):
         require(entry is not None, "only what is under way is acknowledged")
         if entry is not None:
             entry.state = _State.STORED
+            self._under_way -= 1
             self._is_known, self._pause_ms = True, 0
 
     def failed(self, sequence: int, trouble: Trouble, now_ms: int) -> None:
@@ -252,8 +259,9 @@ class Lane(Generic[BatchT]):
             return
         is_first = entry is next(each for each in self._entries if each.state is not _State.STORED)
         entry.state, self._is_known = _State.QUEUED, False
+        self._queued, self._under_way = self._queued + 1, self._under_way - 1
         if trouble is not Trouble.UNREACHABLE and (is_first or trouble is not Trouble.FORGOTTEN):
-            entry.trouble = trouble
+            entry.trouble, self.is_stopped = trouble, True
         if trouble is not Trouble.REFUSED:
             self.pause(now_ms)
 
@@ -266,7 +274,9 @@ class Lane(Generic[BatchT]):
 
     def forget(self, count: int) -> list[BatchT]:
         """Forget the first batches, of which the owner has written down that they are stored; return them."""
-        return [self._entries.popleft().batch for _ in range(count)]
+        forgotten = [self._entries.popleft() for _ in range(count)]
+        self._count()
+        return [entry.batch for entry in forgotten]
 
     def forget_stored(self) -> list[BatchT]:
         """Forget the stored batches in front of all others; return them."""
@@ -282,6 +292,7 @@ class Lane(Generic[BatchT]):
         if any(entry.trouble is Trouble.REFUSED for entry in self._entries):
             self._pause_ms = self._not_before_ms = 0
         self._entries.clear()
+        self._count()
         self.next_sequence, self._is_known = next_sequence, False
         return taken
 
@@ -291,11 +302,14 @@ class Lane(Generic[BatchT]):
         for entry in self._entries:
             if entry.trouble is Trouble.FORGOTTEN:
                 entry.trouble = None
+        self._count()
 
     # ------------------------------------------------------------ inside
 
-    def _is_any(self, state: _State) -> bool:
-        return any(entry.state is state for entry in self._entries)
+    def _count(self) -> None:
+        self._queued = sum(entry.state is _State.QUEUED for entry in self._entries)
+        self._under_way = sum(entry.state is _State.SENT for entry in self._entries)
+        self.is_stopped = any(entry.trouble is not None for entry in self._entries)
 
     def _sent(self, sequence: int) -> _Entry[BatchT] | None:
         found = (entry for entry in self._entries if entry.sequence == sequence and entry.state is _State.SENT)

@@ -155,9 +155,9 @@ class TargetLane:
     @property
     def note_due(self) -> Noted | None:
         """What the next round may note; None = nothing new was delivered."""
-        if self.delivered_sequence > self.noted_sequence:
-            return Noted(self.id, self.epoch, self.delivered_sequence)
-        return None
+        if not self.open.batches or (delivered := self.delivered_sequence) == self.noted_sequence:
+            return None
+        return Noted(self.id, self.epoch, delivered)
 
     def noted(self, note: Noted) -> Iterable[int]:
         """Apply a note from the log; return the keys that leave the lane."""

@@ -392,7 +392,8 @@ class SchedulerMachine(SchedulerRounds):
         if not self._is_loaded:
             return
         for lane in self.lanes.values():
-            out.now.extend(Deliver(batch=batch) for batch in lane.open.sendable(now_ms))
+            for batch in lane.open.sendable(now_ms):
+                out.now.append(Deliver(batch=batch))
         if self._appending is not None or self._resolving:
             return
         for lane in self.lanes.values():

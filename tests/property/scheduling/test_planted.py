@@ -58,7 +58,7 @@ BUGS = {
     "a batch is noted that no target has": (
         TargetLane,
         "note_due",
-        "Noted(self.id, self.epoch, self.delivered_sequence)",
+        "Noted(self.id, self.epoch, delivered)",
         "Noted(self.id, self.epoch, self.next_sequence)",
     ),
     "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),

@@ -13,9 +13,7 @@ from raylog.actors.broker.set_aside import (
     REPLACED,
     clear_half_deleted,
     clear_replaced,
-    half_deleted,
     remove_partition_folder,
-    replaced,
     set_aside,
 )
 from raylog.core.controller.topics import PARTITIONS_MAX, TOPIC_NAME_LENGTH_MAX, validate_topic_name
@@ -63,7 +61,6 @@ def test_no_legal_partition_matches_a_cleaner(topic: str, partition: int) -> Non
         make(folder, topic, partition)
         FolderLock(folder).release()
         assert parse_partition_folder(folder.name) == (topic, partition)
-        assert (half_deleted(root), replaced(root)) == ([], [])
         assert folder.name not in (DELETED, REPLACED, DAMAGED)
         assert parse_partition_folder(lock_path(folder).name) is None
         clear_half_deleted(root)

@@ -141,6 +141,8 @@ class DozeClaims:
         follower = None if replica is None else replica.process
         if follower is None or follower.hangs:
             return
+        if world.disks is not None and world.disks.is_unwell(follower.host):
+            return  # it may lag because its disk takes nothing
         is_resting = follower.is_dozing and follower.is_paused
         rested_s = world.now_s - (world.now_s if is_resting else self._rested_s.get(follower, -self._lag_s))
         since_s = world.now_s - self._lag_s - self._keeper_s - SLACK_S

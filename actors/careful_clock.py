@@ -38,6 +38,11 @@ class CarefulClock:
         trusted_ms = self._since_boot_ns() // 1_000_000 + self._guard.ahead_ms
         return wall_ms if wall_ms > trusted_ms else trusted_ms  # on the path of every batch: faster than `max`
 
+    def trusted_ms(self) -> int:
+        """Return the time of day as it goes on from before a jump of the wall clock; without one it is that clock's."""
+        self.deleting_ms()
+        return self._since_boot_ns() // 1_000_000 + self._guard.ahead_ms
+
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""
         found = self._guard.look(since_boot_ms=self._since_boot_ns() // 1_000_000, wall_ms=self._wall_ns() // 1_000_000)

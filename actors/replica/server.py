@@ -142,7 +142,7 @@ class ReplicaServer:
             lambda: self.spec,
             roles_of(self.spec.topic),
             log=lambda: self._running().log,
-            deleting_ms=lambda: self._running().clock.deleting_ms(),
+            trusted_ms=lambda: self._running().clock.trusted_ms(),
             receive=self._on_local_request,
             controller=self._link,
             on_failed=on_fatal,

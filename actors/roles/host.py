@@ -91,7 +91,7 @@ class RoleHost:
         leader_epoch: int,
         log: OwnLog,
         config: Callable[[], Mapping[str, str]],
-        deleting_ms: Callable[[], int],
+        trusted_ms: Callable[[], int],
         receive: Callable[[LocalRequest], None],
         controller: ControllerCalls,
         targets: Targets,
@@ -99,7 +99,7 @@ class RoleHost:
     ) -> None:
         """``receive`` takes a request as if it had come over the network. ``on_failed`` must end the process.
 
-        ``config`` returns the topic's present settings, ``deleting_ms`` the time of day by which the process deletes.
+        ``config`` returns the topic's present settings, ``trusted_ms`` the time of day that the process trusts.
         """
         self.partition = partition
         self.topic_id = topic_id
@@ -109,8 +109,8 @@ class RoleHost:
         """The replica's log, for reading only; to append, call :meth:`produce`."""
         self.targets = targets
         self._config = config
-        self.deleting_ms: Final = deleting_ms
-        """Returns the time of day, which is that from before a jump of the wall clock, if that is earlier."""
+        self.trusted_ms: Final = trusted_ms
+        """Returns the time of day as it goes on from before a jump of the wall clock."""
         self._receive = receive
         self._controller = controller
         self._on_failed = on_failed

@@ -30,12 +30,12 @@ class LeaderRoles:
         kinds: Sequence[type[Role]],
         *,
         log: Callable[[], OwnLog],
-        deleting_ms: Callable[[], int],
+        trusted_ms: Callable[[], int],
         receive: Callable[[LocalRequest], None],
         controller: ControllerCalls,
         on_failed: Callable[[str], None],
     ) -> None:
-        """``spec``, ``log`` and ``deleting_ms`` return the replica's.
+        """``spec``, ``log`` and ``trusted_ms`` return the replica's.
 
         ``receive`` takes a request as if it had come over the network. ``on_failed`` must end the
         process: a role's task has failed.
@@ -44,7 +44,7 @@ class LeaderRoles:
         self._partition = TopicPartition(spec().topic, spec().partition)
         self._kinds = kinds
         self._log = log
-        self._deleting_ms = deleting_ms
+        self._trusted_ms = trusted_ms
         self._receive = receive
         self._controller = controller
         self._on_failed = on_failed
@@ -114,7 +114,7 @@ class LeaderRoles:
             leader_epoch=leader_epoch,
             log=self._log(),
             config=lambda: self._spec().topic_config,
-            deleting_ms=self._deleting_ms,
+            trusted_ms=self._trusted_ms,
             receive=self._receive,
             controller=self._controller,
             targets=Targets(Routes(self._metadata, spec.secret)),

@@ -30,6 +30,8 @@ class TimeOfDay:
         """The clock is this host's until :meth:`set` returns."""
         self._host = host
         self._clock = OwnerClock(monotonic_ms=host.now_ms(), wall_ms=host.wall_ms())
+        self._is_agreed = True
+        """False: it began without the agreement of most brokers, and looks for that."""
 
     def now_ms(self) -> int:
         """Return the time in milliseconds since 1970; it never goes back."""
@@ -43,15 +45,19 @@ class TimeOfDay:
     async def set(self, wait_ms: int = CLOCK_WAIT_MS) -> None:
         """Take over the time on which most brokers agree, since this host's clock may be wrong.
 
-        Nothing may be decided before this returns. If they do not agree within ``wait_ms``, the earliest clock counts,
-        and this host's clock from before a jump: a record that is late is better than one that is early.
+        Nothing may be decided before this returns. If they do not agree within ``wait_ms``, the earliest clock counts:
+        a record that is late is better than one that is early. If the process has seen this host's clock jump, that
+        clock counts as it goes on from before. :meth:`follow` takes over the time of most brokers once they agree.
         """
         host, until_ms = self._host, self._host.now_ms() + wait_ms
         while True:
             clocks, brokers = await self._clocks()
             first_ms = agreed_ms(clocks, brokers)
             if first_ms is None and host.now_ms() >= until_ms:
-                first_ms = min([host.deleting_ms(), host.wall_ms(), *clocks])
+                trusted_ms = host.trusted_ms()
+                has_jumped = abs(trusted_ms - host.wall_ms()) >= STEP_MS  # then the broker's clock beside it has, too
+                first_ms = trusted_ms if has_jumped else min([trusted_ms, *clocks])
+                self._is_agreed = False
                 logger.warning("%s: the brokers' clocks do not agree; the earliest counts", host.partition)
             if first_ms is not None:
                 break
@@ -68,7 +74,9 @@ class TimeOfDay:
         while True:
             await asyncio.sleep(STEP_LOOK_S)
             self.now_ms()
-            if self._clock.step_ms:
+            if not self._is_agreed:
+                self._take_over(agreed_ms(*await self._clocks()), on_step)
+            elif self._clock.step_ms:
                 found = agreed_ms(*await self._clocks())
                 self.now_ms()  # updates the step: the wall clock may have been set back meanwhile
                 step_ms = self._clock.step_ms
@@ -77,6 +85,17 @@ class TimeOfDay:
                         "%s: the clock was set by %+d ms, as most brokers' were", self._host.partition, step_ms
                     )
                     on_step()
+
+    def _take_over(self, found_ms: int | None, on_step: Callable[[], None]) -> None:
+        """Go on with the time on which most brokers agree by now, unless it would go back."""
+        if found_ms is None:
+            return
+        self._is_agreed = True
+        ahead_ms = found_ms - self.now_ms()
+        logger.warning("%s: the brokers' clocks agree, and this one was %+d ms ahead", self._host.partition, -ahead_ms)
+        if ahead_ms >= STEP_MS:
+            self._clock = OwnerClock(monotonic_ms=self._host.now_ms(), wall_ms=found_ms)
+            on_step()
 
     async def _clocks(self) -> tuple[list[int], int]:
         """Return the times of the brokers that answer, and the number of brokers."""

@@ -115,7 +115,7 @@ class Cluster:
     outside: dict[str, Any] = field(default_factory=lambda: {"secret": SECRET})
     """What clients outside of Ray are given to prove, as a client's configuration has it."""
     secrets_changed_s: float = -math.inf
-    """When a value of the clients' secret was last added, copied to a node, or removed."""
+    """When every node last had the same values of the clients' secret again; infinity: they differ."""
 
     def __post_init__(self) -> None:
         self.actors: dict[str, Actor] = {}

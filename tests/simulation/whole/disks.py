@@ -35,6 +35,7 @@ class NodeDisks:
         self._disks: dict[str, VirtualDisk] = {}
         self._hanging: dict[str, list[SimProcess]] = {}
         """Processes whose event loop waits for a hanging disk, by host."""
+        self._repaired_s: dict[str, float] = {}
         for broker in range(1, brokers + 1):
             disk = self._disks[host_of(broker)] = VirtualDisk(int(scheduler.random.random() * 2**48))
             self.files.mount(folder_of(root, broker), disk)
@@ -72,6 +73,10 @@ class NodeDisks:
         faults = self._disks[host].faults
         return faults.room is not None or faults.pace is not None
 
+    def were_well(self, host: str, since_s: float) -> bool:
+        """Return whether a disk has taken everything at once since a time."""
+        return not self.is_unwell(host) and self._repaired_s.get(host, since_s) <= since_s
+
     def writes(self, host: str) -> bool:
         """Return whether a disk takes all that is written, if slowly: it neither fills up nor hangs."""
         return self._disks[host].faults.room is None and host not in self._hanging
@@ -85,6 +90,7 @@ class NodeDisks:
         faults = self._disks[host].faults
         if faults.room is not None or faults.pace is not None:
             self._scheduler.log("nemesis", f"the disk of {host} is as usual")
+            self._repaired_s[host] = self._scheduler.now_s
         faults.room = faults.pace = None
         for process in self._hanging.pop(host, []):
             process.resume()

@@ -144,6 +144,8 @@ class DozeClaims:
         is_resting = follower.is_dozing and follower.is_paused
         rested_s = world.now_s - (world.now_s if is_resting else self._rested_s.get(follower, -self._lag_s))
         since_s = world.now_s - self._lag_s - self._keeper_s - SLACK_S
+        if world.disks is not None and not world.disks.were_well(follower.host, since_s):
+            return  # it may lag because its disk takes nothing
         steady_s = max(process.changed_s, follower.changed_s, self._away_s.get(f"broker-{broker}", 0.0))
         if steady_s > since_s or not world.observer.presence.are_steady(process.host, follower.host, since_s):
             return

@@ -257,7 +257,7 @@ class ChangedSecrets(Part):
         new = self._new()
         self.world.log("operator", f"raylog secret change: {name}")
         write_values(path, [new, *read_values(path)])
-        self._note(name)
+        self._note(name, math.inf)
         self._later(ADDED_S, self._copy, name, self._others(), self._added)
 
     def _copy(self, name: str, others: list[int], then: Any) -> None:
@@ -266,7 +266,6 @@ class ChangedSecrets(Part):
         for broker in others:
             if broker not in left:
                 copy_secrets(self._folders[broker], SecretFiles(self._folders[FIRST])())
-                self._note(name)
                 left += others[others.index(broker) + 1 :]
                 break
         if left:
@@ -278,6 +277,7 @@ class ChangedSecrets(Part):
         """Every node has both values: services get the new one, now or late."""
         values = read_values(self._folders[FIRST] / name)
         self.world.log("operator", f"every node has both values of {name}")
+        self._note(name, self.world.now_s)
         is_late = name == CLIENT_FILE and (self.world.is_quiet or self._chance.chance(0.4))
         if name == CLIENT_FILE:
             self.common = values[0]
@@ -298,12 +298,13 @@ class ChangedSecrets(Part):
             self.removed_s[old] = self.world.now_s
             self._late_until_s = math.inf if is_late else 0.0
         write_values(path, [new])
-        self._note(name)
+        self._note(name, math.inf)
         self._later(ADDED_S, self._copy, name, self._others(), lambda name: self._removed(name, new, old, is_late))
 
     def _removed(self, name: str, new: bytes, old: bytes, is_late: bool) -> None:
         """No node has the old value."""
         self.world.log("operator", f"no node has the old value of {name}")
+        self._note(name, self.world.now_s)
         if name == CLIENT_FILE:
             self.ended.append(old)
         self._later(LATE_S if is_late else (0.0, 0.0), self._settled, name, new)
@@ -322,9 +323,10 @@ class ChangedSecrets(Part):
     def _has_power(self, broker: int) -> bool:
         return self.world.cluster.host(broker) not in self.world.network.down
 
-    def _note(self, name: str) -> None:
+    def _note(self, name: str, until_s: float) -> None:
+        """A token that is made until then may be refused: nodes get a value, and lose one, one after the other."""
         if name == CLIENT_FILE:
-            self.world.cluster.secrets_changed_s = self.world.now_s
+            self.world.cluster.secrets_changed_s = until_s
 
     # ------------------------------------------------------------ the end
 

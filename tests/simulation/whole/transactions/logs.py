@@ -77,7 +77,9 @@ def _check_log(
             raise Violation(RULE, f"{where}: epoch {entry.producer_epoch} comes behind {producer.epoch}")
         if entry.committed is not None:
             idle_ms = entry.written_ms - producer.written_ms
-            if entry.producer_epoch == producer.epoch and idle_ms < forgets_ms:
+            # A cleaner keeps no time of what it has emptied.
+            is_known = forgets_ms == math.inf or min(entry.written_ms, producer.written_ms) >= 0
+            if entry.producer_epoch == producer.epoch and is_known and idle_ms < forgets_ms:
                 raise Violation(RULE, f"{where}: a second marker of epoch {entry.producer_epoch}, {idle_ms} ms later")
             if producer.open_at is not None:
                 outcomes.enter(entry.producer_id, producer.open_epoch, at, committed=entry.committed)

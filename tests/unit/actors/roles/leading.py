@@ -43,7 +43,7 @@ class LeadingHost(RoleHost):
             leader_epoch=1,
             log=self.stored,
             config=dict,
-            deleting_ms=wall_ms,
+            trusted_ms=wall_ms,
             receive=self._received,
             controller=nothing,
             targets=nothing,

@@ -33,7 +33,7 @@ def host(failures: list[str]) -> RoleHost:
         leader_epoch=1,
         log=nothing,
         config=dict,
-        deleting_ms=nothing,
+        trusted_ms=nothing,
         receive=nothing,
         controller=nothing,
         targets=nothing,

@@ -93,7 +93,7 @@ class Stage:
             lambda: spec,
             (Keeping, *kinds),
             log=lambda: runner.log,
-            deleting_ms=runner.clock.deleting_ms,
+            trusted_ms=runner.clock.trusted_ms,
             receive=receive,
             controller=cast(ControllerCalls, None),
             on_failed=self.failures.append,

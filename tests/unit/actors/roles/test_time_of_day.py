@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from raylog.actors.roles import time_of_day
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -31,8 +33,8 @@ class Machine:
     def wall_ms(self) -> int:
         return self.ms + self.ahead_ms
 
-    def deleting_ms(self) -> int:
-        return self.wall_ms() - max(0, self.jumped_ms)
+    def trusted_ms(self) -> int:
+        return self.wall_ms() - self.jumped_ms
 
     async def clocks(self) -> tuple[list[int], int]:
         if self.is_alone:
@@ -72,10 +74,11 @@ async def test_a_step_that_ends_meanwhile_is_not_followed(monkeypatch: Any) -> N
     assert abs(await after_a_look(machine, monkeypatch)) < 1_000
 
 
-async def test_without_others_a_jump_that_the_process_has_seen_does_not_count() -> None:
+@pytest.mark.parametrize("jumped_ms", [HOUR_MS, -HOUR_MS])
+async def test_without_others_a_jump_that_the_process_has_seen_does_not_count(jumped_ms: int) -> None:
     machine = Machine()
     machine.is_alone = True
-    machine.ahead_ms = machine.jumped_ms = HOUR_MS
+    machine.ahead_ms = machine.jumped_ms = jumped_ms
     clock = TimeOfDay(cast(RoleHost, machine))
     await clock.set(wait_ms=0)
     assert abs(clock.now_ms() - machine.ms) < 1_000
@@ -88,3 +91,24 @@ async def test_without_others_the_clock_of_a_process_that_saw_no_jump_counts() -
     clock = TimeOfDay(cast(RoleHost, machine))
     await clock.set(wait_ms=0)
     assert abs(clock.now_ms() - machine.wall_ms()) < 1_000
+
+
+@pytest.mark.parametrize(("behind_ms", "expected_ms"), [(HOUR_MS, 0), (-HOUR_MS, HOUR_MS)])
+async def test_a_clock_that_began_alone_goes_on_with_that_of_most_brokers_but_not_back(
+    behind_ms: int, expected_ms: int, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(time_of_day, "STEP_LOOK_S", 0)
+    machine = Machine()
+    machine.is_alone = True
+    machine.ahead_ms = -behind_ms
+    clock = TimeOfDay(cast(RoleHost, machine))
+    await clock.set(wait_ms=0)
+    machine.is_alone = False
+    stepped: list[int] = []
+    following = asyncio.ensure_future(clock.follow(lambda: stepped.append(1)))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    assert abs(clock.now_ms() - machine.ms - expected_ms) < 1_000
+    assert len(stepped) == (behind_ms > 0)

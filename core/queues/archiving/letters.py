@@ -73,7 +73,7 @@ class DeadLetters:
     @property
     def is_under_way(self) -> bool:
         """Whether letters are being sent, or may have been."""
-        return bool(self._lane.batches)
+        return self._lane.is_under_way
 
     def next_ms(self) -> int | None:
         """Return when a missing topic, or a held letter, is tried again; None = there is nothing to try."""

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.client.producer.scheduling import Scheduling
-from raylog.core.lane import Lane
 from raylog.core.queues.machine import QueueMachine
+from raylog.core.scheduling.lanes import TargetLane
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import SEEDS, Bug
@@ -39,9 +39,9 @@ MENDED_BUGS: Final = (
     ),
     _bug(
         "a delivery that failed is not repeated",
-        Lane,
-        "failed",
-        Edit("_State.QUEUED, False", "_State.STORED, False").of,
+        TargetLane,
+        "answered",
+        Edit("self.open.failed(sequence, event.trouble, event.now_ms)", "self.open.stored(sequence)").of,
         ("W9", "W32", "W31"),
         "delays",
     ),

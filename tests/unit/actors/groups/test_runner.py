@@ -272,7 +272,7 @@ def test_what_an_event_makes_due_is_found_soon_and_done_in_time(ports: Ports) ->
     assert not ports.machine.census(), "the member id that was handed out is forgotten"
 
 
-def test_a_time_of_day_that_was_read_long_ago_is_read_again_before_a_request(ports: Ports) -> None:
+def test_an_old_time_of_day_is_read_again_before_a_request(ports: Ports) -> None:
     ports.time_ms = 5_000
     ports.send("offset_commit", *commit_args(0))
     ports.store()

@@ -1,4 +1,4 @@
-"""The states of forwarders and the redrives: what is stored, who may store, and what the next leader goes on with."""
+"""The states of forwarders and the redrives: what is stored, which owner may store, and what the next leader goes on with."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_earlier_owner_is_refused_and_a_row_proves_it() -> None:
     assert states.successor().load(4) == [b""]
 
 
-def test_a_state_that_the_log_does_not_take_is_refused_and_changes_nothing() -> None:
+def test_a_state_that_is_too_large_is_refused_and_changes_nothing() -> None:
     states = States(record_bytes_max=100)
     states.save(3, b"note")
     assert isinstance(states.save(3, b"x" * 100), RecordTooLarge)
@@ -229,7 +229,7 @@ def test_the_list_has_the_progress_of_what_runs() -> None:
     assert states.listed("other") == []
 
 
-def test_redrives_that_ended_long_ago_go_with_the_next_one_but_for_the_newest() -> None:
+def test_redrives_that_ended_long_ago_are_deleted_with_the_next_one() -> None:
     states = States()
     for topic in ("a", "b", "c"):
         states.start(topic=topic)

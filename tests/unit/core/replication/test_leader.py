@@ -26,7 +26,6 @@ from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AssignLeaderEpoch,
-    LeaderAppended,
     LogStartAdvanced,
     ProposeIsr,
     RefuseRequest,
@@ -45,7 +44,7 @@ def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tup
 def test_a_new_leader_writes_its_epoch_before_anything_else() -> None:
     context = Context(log_end=7)
     out = context.notified(partition_state(leader_epoch=3))
-    assert out.now[0] == AssignLeaderEpoch(cause="told", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
+    assert out.now[0] == AssignLeaderEpoch(cause="test", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
     assert only(RoleChanged, out.now).leading
     assert context.machine.role == "leader"
 
@@ -155,15 +154,7 @@ def test_a_duplicate_waits_for_the_watermark_like_its_first_copy() -> None:
     context = leading()
     context.produced()
     context.produce_requested()
-    repeat = LeaderAppended(
-        cause="a",
-        now_ms=1,
-        request=context.last_request,
-        first_offset=Offset(0),
-        end_offset=Offset(10),
-        duplicate=True,
-    )
-    assert not some(AnswerProduce, context.step(repeat).now)
+    assert not some(AnswerProduce, context.appended(0, 10, duplicate=True).now)
     context.fetched_by(SECOND, 10)
     assert len(some(AnswerProduce, context.fetched_by(THIRD, 10).now)) == 2
     assert context.machine.log_end_offset == 10
@@ -175,15 +166,7 @@ def test_a_duplicate_below_the_watermark_is_answered_at_once() -> None:
     context.fetched_by(SECOND, 10)
     context.fetched_by(THIRD, 10)
     context.produce_requested()
-    repeat = LeaderAppended(
-        cause="a",
-        now_ms=1,
-        request=context.last_request,
-        first_offset=Offset(0),
-        end_offset=Offset(10),
-        duplicate=True,
-    )
-    assert only(AnswerProduce, context.step(repeat).now).first_offset == 0
+    assert only(AnswerProduce, context.appended(0, 10, duplicate=True).now).first_offset == 0
 
 
 def test_a_failed_append_is_refused_with_its_reason() -> None:

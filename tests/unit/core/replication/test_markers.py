@@ -12,16 +12,14 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
-from raylog.core.ids import LATEST, LeaderEpoch, Offset
+from raylog.core.ids import LATEST, LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerOffset,
-    ConsumerFetchReceived,
     DescribeProducers,
     DescribeProducersReceived,
     FetchStillWaits,
     FindTimestamp,
-    ListOffsetsReceived,
     TryFetch,
 )
 from raylog.core.replication.events import (
@@ -29,7 +27,6 @@ from raylog.core.replication.events import (
     AppendFailed,
     AppendMarker,
     Effect,
-    LeaderAppended,
     MarkerReceived,
     ProposeSleep,
     RefuseRequest,
@@ -55,35 +52,21 @@ def followers_fetch(context: Context, offset: int) -> Outbox[Effect]:
 
 def requested(context: Context, *, epoch: int = -1) -> Outbox[Effect]:
     """The coordinator wants a marker written."""
-    context.last_request += 1
-    return context.step(
-        MarkerReceived(
-            cause="m",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(epoch),
-            deadline_ms=context.now_ms + 1_000,
-            producer_id=7,
-            producer_epoch=1,
-            coordinator_epoch=3,
-            committed=True,
-        )
+    return context.send(
+        MarkerReceived,
+        leader_epoch=LeaderEpoch(epoch),
+        deadline_ms=context.now_ms + 1_000,
+        producer_id=7,
+        producer_epoch=1,
+        coordinator_epoch=3,
+        committed=True,
     )
 
 
 def appended(context: Context, *, duplicate: bool = False) -> Outbox[Effect]:
     """The marker is in the log, or was before."""
     end = context.machine.log_end_offset
-    out = context.step(
-        LeaderAppended(
-            cause="a",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            first_offset=end,
-            end_offset=end if duplicate else Offset(end + 1),
-            duplicate=duplicate,
-        )
-    )
+    out = context.appended(end, end if duplicate else end + 1, duplicate=duplicate)
     if not duplicate:
         out.extend(context.synced())
     return out
@@ -218,27 +201,10 @@ def test_a_leader_with_an_open_transaction_may_doze_for_long() -> None:
 # ------------------------------------------------------------ readers of committed records
 
 
-def fetch(context: Context, offset: int) -> Outbox[Effect]:
-    context.last_request += 1
-    return context.step(
-        ConsumerFetchReceived(
-            cause="fetch",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            fetch_offset=Offset(offset),
-            deadline_ms=context.now_ms + 60_000,
-            max_bytes=1,
-            min_bytes=1,
-            committed_only=True,
-        )
-    )
-
-
 def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark() -> None:
     """The last stable offset moves with it only: what is behind an open transaction is tried again then."""
     context = leading()
-    tried = only(TryFetch, fetch(context, 4).now)
+    tried = only(TryFetch, context.consumer_fetched(4, wait_ms=60_000, committed_only=True).now)
     assert tried.fetch.committed_only
     waits = FetchStillWaits(cause="fetch", now_ms=context.now_ms, fetch=tried.fetch, tried=tried.upper)
     assert not context.step(waits).now
@@ -251,18 +217,6 @@ def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark() -> No
 def test_the_end_and_a_time_are_looked_up_for_the_readers_isolation_level() -> None:
     context = leading()
     for level in (False, True):
-        found = [
-            context.step(
-                ListOffsetsReceived(
-                    cause="l",
-                    now_ms=context.now_ms,
-                    request=1,
-                    leader_epoch=LeaderEpoch(-1),
-                    timestamp=timestamp,
-                    committed_only=level,
-                )
-            ).now
-            for timestamp in (LATEST, 5)
-        ]
+        found = [context.looked_up(timestamp, committed_only=level).now for timestamp in (LATEST, 5)]
         assert only(AnswerOffset, found[0]).committed_only is level
         assert only(FindTimestamp, found[1]).committed_only is level

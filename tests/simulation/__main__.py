@@ -222,7 +222,8 @@ def _note_planted_bugs(profile: str) -> int:
     for bug in BUGS.values():
         if profile in (DEFAULT, ALL, bug.profile):
             take(bug, partial(run_whole, profile=bug.profile, bug=bug.name, features=bug.features))
-    known = set(map(noticed.key, [*EVERY_BUG, *BUGS.values()]))
+    every: list[AnyBug] = [*EVERY_BUG, *BUGS.values()]
+    known = {noticed.key(bug) for bug in every}
     noticed.write({name: note for name, note in noticed.notes().items() if name in known})
     return 1 if missed else 0
 

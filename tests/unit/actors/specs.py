@@ -8,7 +8,7 @@ from raylog.actors.actor_specs import ReplicaSpec
 
 def replica_spec(folder: Path, **other: Any) -> ReplicaSpec:
     """Return the specification of t-0 on broker 1, with its data below a folder."""
-    usual = {
+    usual: dict[str, Any] = {
         "topic_id": "0123456789abcdef",
         "topic": "t",
         "partition": 0,

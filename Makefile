@@ -23,7 +23,8 @@
 #                    make wakes WAKES=1000
 #   make chaos-figures     measure the time until partitions have a leader again
 #   make simulate-planted  plant bugs and print which profile of the simulator catches each; make simulate-notes notes
-#                    which seed does so soonest, with which make test begins: after a change of what the seeds draw
+#                    which seed does so soonest, by which make test chooses one bug for each rule: after a change of what
+#                    the seeds draw
 #   make bench       the benchmarks, peers side by side; make bench QUICK=1 takes ten minutes at most, and
 #                    make bench BENCH_ARGS="--only produce,latency" a part of them; python -m benchmarks --help lists
 #                    others: two checkouts in pairs, delays, queues, partitions at rest, and more

@@ -7,14 +7,14 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count as counted
 
 from raylog.core.errors import did_you_mean
 from tests.simulation.planted import noticed
-from tests.simulation.planted.bugs import STORY
+from tests.simulation.planted.bugs import STORY, AnyBug
 from tests.simulation.planted.planted import EVERY_BUG, catch
 from tests.simulation.profiles import DEFAULT
 from tests.simulation.results import Result
@@ -24,7 +24,7 @@ from tests.simulation.shrinking.shrink import EVENTS, account, shrink
 from tests.simulation.whole.features import FEATURES, pairs, with_needed
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.planted import BUGS
-from tests.simulation.whole.runs import catch_whole
+from tests.simulation.whole.runs import catch_whole, run_whole
 
 _PROGRESS_S = 5.0
 
@@ -205,18 +205,26 @@ def _try_planted_bugs(profile: str) -> int:
 
 def _note_planted_bugs(profile: str) -> int:
     """Note the seed that notices each planted bug soonest; return 1 when a bug was noticed by none."""
-    noted = dict(noticed.notes())
     missed = 0
+
+    def take(bug: AnyBug, run: Callable[[int], Result]) -> None:
+        nonlocal missed
+        note = noticed.soonest(bug, run)
+        missed += note is None
+        if note is not None:
+            noticed.write({**noticed.notes(), noticed.key(bug): note})
+        print(f"{bug.name:<66} {bug.profile:<28} {note.seed if note else 'NOTHING'}", flush=True)
+
     for planted in EVERY_BUG:
-        if planted.profile == STORY or profile not in (DEFAULT, ALL, planted.profile):
-            continue
-        seed = noticed.soonest(planted, partial(run_seed, profile=planted.profile, validate=False))
-        missed += seed is None
-        if seed is not None:
-            noted[noticed.key(planted)] = seed
-            noticed.write(noted)
-        print(f"{planted.name:<66} {planted.profile:<28} {seed or 'NOTHING'}", flush=True)
-    noticed.write({name: seed for name, seed in noted.items() if name in map(noticed.key, EVERY_BUG)})
+        if planted.profile != STORY and profile in (DEFAULT, ALL, planted.profile):
+            with planted.applied():
+                take(planted, partial(run_seed, profile=planted.profile, validate=False))
+    for bug in BUGS.values():
+        if profile in (DEFAULT, ALL, bug.profile):
+            take(bug, partial(run_whole, profile=bug.profile, bug=bug.name, features=bug.features))
+    every: list[AnyBug] = [*EVERY_BUG, *BUGS.values()]
+    known = {noticed.key(bug) for bug in every}
+    noticed.write({name: note for name, note in noticed.notes().items() if name in known})
     return 1 if missed else 0
 
 

@@ -14,6 +14,7 @@ import pytest
 import tests.simulation.__main__ as command
 from tests.simulation.__main__ import main
 from tests.simulation.planted import noticed
+from tests.simulation.planted.noticed import Note
 from tests.simulation.planted.planted import PLANTED, catch
 from tests.simulation.results import Result
 from tests.simulation.runs import ALL_PROFILES, run_seed
@@ -107,11 +108,13 @@ def test_the_seed_that_notices_a_bug_soonest_is_noted_and_goes_first(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(noticed, "FILE", tmp_path / "noticed.json")
-    noticed.write({"swarm: a bug of before": 3})
+    noticed.write({"swarm: a bug of before": Note(3, "I1", 20)})
     bug = replace(PLANTED[0], seeds=20)
     monkeypatch.setattr(command, "EVERY_BUG", (bug,))
+    monkeypatch.setattr(command, "BUGS", {})
     assert main(["--note"]) == 0
-    seed = noticed.notes()[noticed.key(bug)]
+    seed, rule, _ = noticed.notes()[noticed.key(bug)]
+    assert rule in bug.rules
     assert list(noticed.notes()) == [noticed.key(bug)], "bugs that are no more have no note"
     assert list(noticed.seeds_of(bug, noticed.notes())) == [seed, *(each for each in range(1, 21) if each != seed)]
     assert catch(bug)[0] == seed
@@ -119,7 +122,7 @@ def test_the_seed_that_notices_a_bug_soonest_is_noted_and_goes_first(
 
 def test_a_note_beyond_the_seeds_of_its_bug_is_of_no_use() -> None:
     bug = replace(PLANTED[0], seeds=3)
-    assert list(noticed.seeds_of(bug, {noticed.key(bug): 4})) == [1, 2, 3]
+    assert list(noticed.seeds_of(bug, {noticed.key(bug): Note(4, "I1", 20)})) == [1, 2, 3]
 
 
 def test_a_bug_that_no_seed_notices_gets_no_note(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -127,6 +130,7 @@ def test_a_bug_that_no_seed_notices_gets_no_note(monkeypatch: pytest.MonkeyPatch
     noticed.write({})
     as_it_is = getattr(PLANTED[0].target, PLANTED[0].attribute)
     monkeypatch.setattr(command, "EVERY_BUG", (replace(PLANTED[0], profile="quiet", seeds=1, substitute=as_it_is),))
+    monkeypatch.setattr(command, "BUGS", {})
     assert main(["--note"]) == 1
     assert noticed.notes() == {}
 
@@ -139,4 +143,6 @@ def test_a_run_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> N
             pass
         return replace(run_seed(1, "quiet"), violation=Violation(PLANTED[0].rules[0], "noticed"))
 
-    assert noticed.soonest(replace(PLANTED[0], seeds=2), endless) == 2
+    note = noticed.soonest(replace(PLANTED[0], seeds=2), endless)
+    assert note is not None
+    assert note.seed == 2

@@ -3,14 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.ids import BrokerId, Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,
     AnswerDeleteRecords,
-    DeleteRecordsReceived,
     Effect,
-    FetchReceived,
     LogStartAdvanced,
     RefuseRequest,
 )
@@ -55,42 +53,19 @@ class Partition:
             self.retain(effect.to)
 
     def retain(self, to: int) -> None:
-        moved = LogStartAdvanced(cause="m", now_ms=self.context.now_ms, log_start_offset=Offset(to))
-        self.see(self.context.step(moved))
+        self.see(self.context.notice(LogStartAdvanced, log_start_offset=Offset(to)))
 
     def follow(self, broker: BrokerId, *, fully: bool) -> None:
         """A follower fetches, with or without the leader's log start taken over."""
         if fully:
             self.followers[broker] = self.context.machine.log_start_offset
-        self.context.last_request += 1
-        fetch = FetchReceived(
-            cause="f",
-            now_ms=self.context.now_ms,
-            request=self.context.last_request,
-            follower=broker,
-            incarnation=Incarnation(broker * 10),
-            leader_epoch=LeaderEpoch(1),
-            fetch_offset=Offset(RECORDS),
-            last_fetched_epoch=LeaderEpoch(1),
-            deadline_ms=self.context.now_ms,
-            max_bytes=1,
-            log_start_offset=Offset(self.followers[broker]),
-        )
-        self.see(self.context.step(fetch))
+        start = Offset(self.followers[broker])
+        self.see(self.context.fetched_by(broker, RECORDS, wait_ms=0, log_start_offset=start))
 
     def delete(self, before: int) -> None:
         """A client sends DeleteRecords."""
-        self.context.last_request += 1
-        self.waiting[self.context.last_request] = RECORDS if before == -1 else before
-        request = DeleteRecordsReceived(
-            cause="d",
-            now_ms=self.context.now_ms,
-            request=self.context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            before_offset=Offset(before),
-            deadline_ms=self.context.now_ms + 1_000,
-        )
-        self.see(self.context.step(request))
+        self.waiting[self.context.last_request + 1] = RECORDS if before == -1 else before
+        self.see(self.context.deletion_requested(before))
 
 
 @given(steps=STEPS)

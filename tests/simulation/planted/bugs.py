@@ -7,11 +7,26 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 from unittest.mock import patch
 
 STORY = "story"
 """In place of a profile: the bug is caught by a story."""
+
+
+class AnyBug(Protocol):
+    """What the bugs of all worlds have: they are noticed by a seed from ``first`` to ``seeds``, by one of the rules."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def profile(self) -> str: ...
+    @property
+    def rules(self) -> tuple[str, ...]: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def seeds(self) -> int: ...
 
 
 class Edit:
@@ -46,6 +61,7 @@ class Planted:
     attribute: str
     substitute: Any
     """The attribute's value, or the :class:`Edit` that makes it."""
+    first: int = 1
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -1,23 +1,23 @@
-"""The seed that notices each planted bug soonest, so that the tests do not run those again that notice nothing.
+"""The seed that notices each planted bug soonest, and which bugs run with every change.
 
 A note is a short cut and not a result: where the noted seed no longer notices its bug, because code or world drew
-something else, the other seeds of the bug follow. `make simulate-notes` writes the notes again. Bugs of the whole world
-have none: they begin with `Bug.first`, and `make simulate-planted` alone runs most of them.
+something else, the other seeds of the bug follow. `make simulate-notes` writes the notes again.
 
-Called by ``planted.py`` and the command of the simulator. May touch: ``noticed.json`` beside this file.
+Called by the tests of planted bugs and the command of the simulator. May touch: ``noticed.json`` beside this file.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tests.simulation.planted.bugs import Planted
+from tests.simulation.planted.bugs import AnyBug
 from tests.simulation.results import Result
 
 FILE = Path(__file__).with_name("noticed.json")
@@ -31,49 +31,72 @@ class Endless(BaseException):
     """A run with a planted bug did not end. No error: shipped code must not handle it."""
 
 
-def notes() -> Mapping[str, int]:
-    """Return the noted seed of each bug, by :func:`key`."""
+class Note(NamedTuple):
+    """How a bug was noticed soonest: the seed, the rule that was violated, and the processor time of that run."""
+
+    seed: int
+    rule: str
+    ms: int
+
+
+def notes() -> Mapping[str, Note]:
+    """Return the note of each bug that has one, by :func:`key`."""
     return _read(FILE)
 
 
 @cache
-def _read(file: Path) -> Mapping[str, int]:
-    found = json.loads(file.read_text())
-    assert isinstance(found, dict)
-    return found
+def _read(file: Path) -> Mapping[str, Note]:
+    return {name: Note(*found) for name, found in json.loads(file.read_text()).items()}
 
 
-def key(planted: Planted) -> str:
+def key(bug: AnyBug) -> str:
     """Return what identifies a bug in the notes: bugs of two profiles may have the same name."""
-    return f"{planted.profile}: {planted.name}"
+    return f"{bug.profile}: {bug.name}"
 
 
-def seeds_of(planted: Planted, noted: Mapping[str, int]) -> Iterator[int]:
+def seeds_of(bug: AnyBug, noted: Mapping[str, Note]) -> Iterator[int]:
     """Yield the seeds that have to notice a bug, the noted one first."""
-    first = noted.get(key(planted), 1)
-    if first <= planted.seeds:
-        yield first
-    yield from (seed for seed in range(1, planted.seeds + 1) if seed != first)
+    note = noted.get(key(bug))
+    begin = bug.first if note is None else note.seed
+    if begin <= bug.seeds:
+        yield begin
+    yield from (seed for seed in range(bug.first, bug.seeds + 1) if seed != begin)
 
 
-def soonest(planted: Planted, run: Callable[[int], Result]) -> int | None:
-    """Return the seed that notices a bug in the least processor time; None where none of them notices it."""
-    best: tuple[float, int] | None = None
+def chosen(bugs: Iterable[AnyBug], noted: Mapping[str, Note]) -> frozenset[str]:
+    """Return which bugs of a world, by :func:`key`, run with every change: for each rule the one noticed soonest.
+
+    A bug shows that a rule is checked where the note says that this rule was violated. Where no bug does so, the rule
+    has one that names it: by its note, else by the number of its seeds.
+    """
+    best: dict[str, tuple[bool, float, int, str]] = {}
+    for bug in bugs:
+        note = noted.get(key(bug))
+        for rule in bug.rules:
+            is_other = note is None or note.rule != rule
+            rank = (is_other, math.inf if note is None else note.ms, bug.seeds - bug.first, key(bug))
+            best[rule] = min(best.get(rule, rank), rank)
+    return frozenset(name for *_, name in best.values())
+
+
+def soonest(bug: AnyBug, run: Callable[[int], Result]) -> Note | None:
+    """Return the seed that notices a bug, which is planted, in the least processor time; None where none does."""
+    best: Note | None = None
     spent_s = 0.0
-    with planted.applied():
-        for seed in seeds_of(planted, notes()):
-            try:
-                with _limited(RUN_S):
-                    result = run(seed)
-            except Endless:
-                spent_s += RUN_S
-                continue
-            spent_s += result.seconds
-            if result.violation is not None and result.violation.rule in planted.rules:
-                best = min(best or (result.seconds, seed), (result.seconds, seed))
-            if best is not None and spent_s > SEARCH_S:
-                break
-    return best[1] if best else None
+    for seed in seeds_of(bug, notes()):
+        try:
+            with _limited(RUN_S):
+                result = run(seed)
+        except Endless:
+            spent_s += RUN_S
+            continue
+        spent_s += result.seconds
+        if result.violation is not None and result.violation.rule in bug.rules:
+            found = Note(seed, result.violation.rule, round(1000 * result.seconds))
+            best = min(best or found, found, key=lambda note: (note.ms, note.seed))
+        if best is not None and spent_s > SEARCH_S:
+            break
+    return best
 
 
 @contextmanager
@@ -90,7 +113,8 @@ def _limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGVTALRM, before)
 
 
-def write(noted: Mapping[str, int]) -> None:
-    """Replace the notes."""
-    FILE.write_text(json.dumps(dict(sorted(noted.items())), indent=1) + "\n")
+def write(noted: Mapping[str, Note]) -> None:
+    """Replace the notes, a line each."""
+    lines = [f" {json.dumps(name)}: {json.dumps(note)}" for name, note in sorted(noted.items())]
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     _read.cache_clear()

@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from tests.simulation.planted import noticed
 from tests.simulation.results import Result
 from tests.simulation.whole.planted.bugs import Bug
 from tests.simulation.whole.planted.planted import BUGS
@@ -112,7 +113,7 @@ def run_whole(
 def catch_whole(name: str) -> tuple[Bug, int, Violation | None]:
     """Run seeds with a planted bug until one is noticed; return the bug, the last seed and the violation."""
     bug = BUGS[name]
-    for seed in range(bug.first, bug.seeds + 1):
+    for seed in noticed.seeds_of(bug, noticed.notes()):
         result = run_whole(seed, bug.profile, name, bug.features)
         if result.violation is not None:
             return bug, seed, result.violation

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.clock import since_boot_ms, wall_ms
 from raylog.actors.settings import log_settings, retention_check_ms, topic_settings
+from tests.unit.actors.specs import replica_spec
 
 DAY = 24 * 3_600_000
 
@@ -40,9 +40,7 @@ def test_timestamp_limits_are_the_topics_or_clusters_not_for_internal() -> None:
     assert topic_settings({}, {})[0].message_timestamp_before_max_ms == 2**63 - 1
     assert topic_settings({}, {f"log.{key}": "7"})[0].message_timestamp_after_max_ms == 7
     assert topic_settings({key: "5"}, {f"log.{key}": "7"})[0].message_timestamp_after_max_ms == 5
-    spec = ReplicaSpec(
-        topic_id="a" * 32, topic="__consumer_offsets", partition=0, broker=1, data_directory=Path(), secret=b"s",
-        replication_factor=1, topic_config={}, cluster_config={"log.retention.check.interval.ms": "250"},
-    )  # fmt: skip
+    cluster_config = {"log.retention.check.interval.ms": "250"}
+    spec = replica_spec(Path(), topic="__consumer_offsets", cluster_config=cluster_config)
     assert log_settings(spec)[0].message_timestamp_after_max_ms == 2**63 - 1
     assert retention_check_ms(spec.cluster_config) == 250

@@ -38,6 +38,7 @@ from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.transactions.coordinator import TransactionMachine
 from tests.unit.actors.replica.test_consumer_reads import leading
 from tests.unit.actors.replica.test_reconfigured import SETTINGS
+from tests.unit.actors.specs import replica_spec
 from tests.unit.core.controller.test_cluster_config import another_value
 
 ROOT: Final = Path(__file__).parents[3]
@@ -100,17 +101,7 @@ MADE_WITH: Final = {
 
 
 def spec(cluster: Mapping[str, str]) -> ReplicaSpec:
-    return ReplicaSpec(
-        topic_id="a" * 32,
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=Path(),
-        secret=b"s",
-        replication_factor=1,
-        topic_config={},
-        cluster_config=cluster,
-    )
+    return replica_spec(Path(), cluster_config=cluster)
 
 
 def of_replica(cluster: Mapping[str, str]) -> object:

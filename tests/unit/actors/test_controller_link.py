@@ -80,6 +80,17 @@ async def linked(
             await controller.server.close()
 
 
+async def serving() -> tuple[Controller, Callable[[], Awaitable[tuple[str, int]]]]:
+    """A controller that answers, and a search that finds it."""
+    controller = Controller(silent=False)
+    place = await controller.server.start()
+
+    async def find() -> tuple[str, int]:
+        return place
+
+    return controller, find
+
+
 async def test_a_controller_that_went_silent_is_left_for_one_that_serves() -> None:
     first, second = Controller(silent=True), Controller(silent=False)
     places = [await first.server.start(), await second.server.start()]
@@ -128,12 +139,7 @@ async def test_a_controller_that_answers_is_never_looked_for_again() -> None:
 
 
 async def test_a_link_whose_session_is_over_registers_again() -> None:
-    controller = Controller(silent=False)
-    place = await controller.server.start()
-
-    async def find() -> tuple[str, int]:
-        return place
-
+    controller, find = await serving()
     async with linked(find, controller) as link:
         controller.has_session = False
         await eventually(lambda: controller.registered == 2 and link.is_connected)
@@ -143,12 +149,7 @@ async def test_a_link_whose_session_is_over_registers_again() -> None:
 
 
 async def test_a_process_that_its_broker_vouches_for_sends_no_heartbeats() -> None:
-    controller = Controller(silent=False)
-    place = await controller.server.start()
-
-    async def find() -> tuple[str, int]:
-        return place
-
+    controller, find = await serving()
     async with linked(find, controller) as link:
         await eventually(lambda: controller.beats > 0)
         link.vouched_for(True)
@@ -161,12 +162,7 @@ async def test_a_process_that_its_broker_vouches_for_sends_no_heartbeats() -> No
 
 
 async def test_a_call_that_is_not_answered_is_followed_by_a_heartbeat() -> None:
-    controller = Controller(silent=False)
-    place = await controller.server.start()
-
-    async def find() -> tuple[str, int]:
-        return place
-
+    controller, find = await serving()
     async with linked(find, controller) as link:
         await eventually(lambda: controller.beats > 0)
         link.vouched_for(True)
@@ -179,13 +175,9 @@ async def test_a_call_that_is_not_answered_is_followed_by_a_heartbeat() -> None:
 
 
 async def test_a_heartbeat_is_handed_back_when_it_is_answered() -> None:
-    controller = Controller(silent=False)
-    place = await controller.server.start()
+    controller, find = await serving()
     sent: list[SessionHeartbeatRequest] = []
     answered: list[SessionHeartbeatRequest] = []
-
-    async def find() -> tuple[str, int]:
-        return place
 
     def report() -> SessionHeartbeatRequest:
         sent.append(SessionHeartbeatRequest(len(sent)))
@@ -293,13 +285,8 @@ async def test_a_known_place_is_returned_once_and_then_searched_for() -> None:
 
 
 async def test_a_controller_that_has_left_its_known_place_is_searched_for() -> None:
-    controller = Controller(silent=False)
-    place = await controller.server.start()
-
-    async def search() -> tuple[str, int]:
-        return place
-
+    controller, search = await serving()
     with socket.socket() as left:
         left.bind(("127.0.0.1", 0))  # no process listens there
         async with linked(known_first(left.getsockname(), search), controller) as link:
-            assert link.place == place
+            assert link.place == await search()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.dozing.guard import Guard
 from raylog.actors.metrics.node import _write_note
 from raylog.actors.processes.restart_notes import RestartNotes
 from raylog.actors.processes.spare_roles import role_file, write_role
+from tests.unit.actors.specs import replica_spec
 
 
 @pytest.fixture(autouse=True)
@@ -43,17 +43,5 @@ async def test_notes_are_private_under_any_umask(tmp_path: Path) -> None:
     await guarded(tmp_path)
     _write_note(tmp_path / "metrics.address", ("127.0.0.1", 9_000))
     RestartNotes("replica:t-0", tmp_path / "restarts").note_failure()
-    spec = ReplicaSpec(
-        topic_id="0123456789abcdef",
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=b"s" * 32,
-        replication_factor=1,
-        topic_config={},
-        cluster_config={},
-        host="127.0.0.1",
-    )
-    write_role(role_file(tmp_path, "replica:spare"), spec)
+    write_role(role_file(tmp_path, "replica:spare"), replica_spec(tmp_path, host="127.0.0.1"))
     assert loose(tmp_path) == []

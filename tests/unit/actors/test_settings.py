@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.settings import log_settings, replication_settings, topic_settings
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
 from raylog.core.configuration.config_origins import CLUSTER, DEFAULT, INHERITED, TOPIC, describe_topic
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting
 from raylog.storage.log.config import DAY_MS, NO_LIMIT_MS
+from tests.unit.actors.specs import replica_spec
 
 FIELDS = {
     "message.timestamp.after.max.ms": "message_timestamp_after_max_ms",
@@ -97,10 +97,7 @@ def test_every_setting_of_topics_can_be_at_either_end_of_its_range() -> None:
 
 def test_coordinators_are_fenced_for_good_and_others_for_a_setting() -> None:
     def expiration_ms(topic: str, **cluster: str) -> int:
-        spec = ReplicaSpec(
-            topic_id="a" * 32, topic=topic, partition=0, broker=1, data_directory=Path(), secret=b"s",
-            replication_factor=1, topic_config={}, cluster_config=cluster,
-        )  # fmt: skip
+        spec = replica_spec(Path(), topic=topic, cluster_config=cluster)
         return log_settings(spec)[0].producer_id_expiration_ms
 
     assert expiration_ms("t") == DAY_MS

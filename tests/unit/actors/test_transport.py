@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec, SpareSpec
+from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, SpareSpec
 from raylog.actors.transport import check_plaintext, listen, secrets_for_clients
 from raylog.core.configuration.listeners import is_loopback
 from raylog.core.errors import InvalidConfig, StartFailed
@@ -14,6 +14,7 @@ from raylog.protocol.broker import BROKER
 from raylog.protocol.permissions import permissions
 from raylog.rpc import Credentials
 from raylog.rpc.auth.secret_files import SecretFiles, make_secrets
+from tests.unit.actors.specs import replica_spec
 
 
 def broker(host: str, folder: Path, *, allow: bool = False) -> BrokerSpec:
@@ -62,17 +63,7 @@ def test_no_specification_carries_or_shows_a_secret(tmp_path: Path) -> None:
     make_secrets(tmp_path)
     source = SecretFiles(tmp_path)
     values = [*source().cluster, *source().client]
-    replica = ReplicaSpec(
-        topic_id="t",
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=source,
-        replication_factor=1,
-        topic_config={},
-        cluster_config={},
-    )
+    replica = replica_spec(tmp_path, secret=source)
     for spec in (
         ControllerSpec(data_directory=tmp_path, secret=source, cluster_id="c"),
         broker("127.0.0.1", tmp_path),

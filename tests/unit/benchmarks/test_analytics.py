@@ -28,11 +28,9 @@ from benchmarks.analytics.workers import Worker, reason_of
 from benchmarks.bench import QUICK as PACE
 from benchmarks.bench import Bench, Contestant
 from benchmarks.goals import verdicts
-from benchmarks.job import Outcome
 from benchmarks.peers.processes import Unavailable
 from benchmarks.peers.spark_kafka import connector, version
 from benchmarks.report.results import Measured, Results
-from benchmarks.report.tables import as_markdown
 
 
 @pytest.fixture
@@ -151,17 +149,3 @@ def test_goals_compare_rows_of_one_run(bench: Bench) -> None:
     assert found[f"{goal}, over the network"] == ("0.5200", False)
     assert found["Ray Data, read: 5 x its functions for Kafka"] == ("8.00 x", True)
     assert found["Ray Data, write: 1 x its functions for Kafka"] == ("not measured", None)
-
-
-@pytest.mark.parametrize(
-    ("metric", "outcome", "text"),
-    [
-        ("source_ms", {"batch_ms": 400.0, "batch_rows": 410.0}, "a whole micro-batch 400 ms, of 410 rows"),
-        ("p50_ms", {"p99_ms": 90.0}, "p99 90 ms"),
-        ("part_read", {"part_over_network": 0.25}, "over the network 0.25"),
-        ("seconds", {"session_s": 12.0}, "12 s until there was a session"),
-    ],
-)
-def test_the_table_shows_what_else_a_row_found(bench: Bench, metric: str, outcome: Outcome, text: str) -> None:
-    bench.rounds("a row", "a case", [CEILING], lambda _: {metric: 5.0, **outcome}, metric=metric, count=1)
-    assert f"| {text} |" in as_markdown(bench.results)

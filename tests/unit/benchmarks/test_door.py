@@ -7,7 +7,6 @@ import sys
 import pytest
 
 from benchmarks.__main__ import COMMANDS, main
-from benchmarks.options import meant
 from benchmarks.page import arguments
 from benchmarks.scenarios.registry import SCENARIOS
 from tests.unit.style.sources import ROOT, files_in, module_name
@@ -18,14 +17,6 @@ def refused(capsys: pytest.CaptureFixture[str], *given: str) -> str:
         main(given)
     assert ended.value.code == 2
     return capsys.readouterr().err
-
-
-def test_the_door_lists_each_command_with_an_example(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--help"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for name, command in COMMANDS.items():
-        assert any(line.split()[:1] == [name] and command.about in line for line in lines), name
-        assert any(line.strip() == f"{name} {command.example}".strip() for line in lines), name
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -95,7 +86,3 @@ def test_the_door_opens_without_what_it_measures() -> None:
     program = "import sys, benchmarks.__main__; print('ray' in sys.modules or 'raylog' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "False"
-
-
-def test_of_names_that_are_far_off_all_that_are_known_are_listed() -> None:
-    assert meant("x", ("one", "two")) == "there is no 'x'; there are one, two"

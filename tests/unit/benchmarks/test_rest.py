@@ -1,4 +1,4 @@
-"""Partitions at rest: arithmetic over readings of /proc, the trickle's times, the table, options."""
+"""Partitions at rest: arithmetic over readings of /proc, the trickle's times, options."""
 
 import subprocess
 import sys
@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.peers.processes import Unavailable
-from benchmarks.report.results import Measured, Results
-from benchmarks.rest import measure, readings, table
+from benchmarks.rest import measure, readings
 from benchmarks.rest.command import arguments
 from benchmarks.rest.measure import CpuUse, Reading
 from benchmarks.rest.trickle import trickle
@@ -168,45 +167,6 @@ def test_the_window_counts_processes_below_this_one() -> None:
     assert both[0]["processes"] - both[1]["processes"] == 1
     assert both[0]["memory_mb"] > both[1]["memory_mb"] >= 0
     assert both[0]["seconds"] >= 0.01
-
-
-@pytest.fixture
-def results() -> Results:
-    case = table.case_name(1_000, 1)
-    ours = {"create_s": 2.5, "memory_mb": 594.123, "cpu_cores": 0.1939, "ray_memory_mb": 318.8}
-    return Results(
-        {"cores": "2"},
-        {"java": "17"},
-        {"quiet": 10.0, "notes": ["A note."]},
-        [
-            Measured(table.SCENARIO, case, "raylog", "memory_mb", [ours]),
-            Measured(table.SCENARIO, case, "kafka", "memory_mb", [{"first_p50_ms": 1.0, "first_p99_ms": 2000.0}]),
-        ],
-        {
-            table.left_out_name("raylog", case, table.FIRST): ">120 s",
-            table.left_out_name("kafka", case, table.STOP): "it was killed",
-        },
-    )
-
-
-def row_of(text: str, label: str) -> list[str]:
-    return next(line.split("|")[2:-1] for line in text.splitlines() if line.startswith(f"| {label}"))
-
-
-def test_a_measure_past_its_deadline_is_shown_as_longer_than_that(results: Results) -> None:
-    assert row_of(table.table(results), "first record") == [" >120 s ", " 1 / 2,000 "]
-
-
-def test_a_measure_that_failed_is_named_below_with_its_reason(results: Results) -> None:
-    text = table.as_markdown(results)
-    assert row_of(text, "clean stop") == ["  ", " failed "]
-    assert "- kafka, 1,000 partitions, RF 1: stop: it was killed\n" in text
-
-
-def test_what_was_not_measured_is_empty_or_has_no_row(results: Results) -> None:
-    text = table.table(results)
-    assert row_of(text, "create") == [" 2.5 ", "  "]
-    assert "trickle" not in text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a run keeps, compares and shows."""
+"""What a run keeps, and what it compares."""
 
 from pathlib import Path
 
@@ -8,10 +8,9 @@ from benchmarks.bench import with_costs
 from benchmarks.goals import verdicts
 from benchmarks.job import Job
 from benchmarks.report.document import DOCS, document
-from benchmarks.report.plots import PLOTTED, draw
+from benchmarks.report.plots import PLOTTED
 from benchmarks.report.results import Measured, Results, ratio_to
-from benchmarks.report.tables import as_markdown, markdown, number, rows_of
-from tools.pictures import small
+from benchmarks.report.tables import as_markdown, markdown
 
 CASE = "100 B, 6 partitions, RF 3, acks=all"
 
@@ -90,35 +89,13 @@ def test_a_topic_has_a_goal_cold_and_one_with_spares() -> None:
     assert found[f"{goal} 0.5 s with spares"] == ("0.25 s", True)
 
 
-def test_a_page_names_what_was_left_out_and_how_to_repeat_it() -> None:
-    page = document(results(*rows(raylog_send=[1.0])), [])
-    assert "nats was left out: it is not installed" in page
-    assert "make bench QUICK=1" in page
-
-
-def test_a_page_warns_of_a_busy_machine_and_of_a_quick_run() -> None:
-    page = document(results(*rows(raylog_send=[1.0])), [])
-    assert "a load average of 7.5 on 2 cores" in page
-    assert "2 rounds of 1.5 s each" in page
-
-
 def test_costs_are_microseconds_a_record() -> None:
     found = with_costs({"records": 1_000, "client_cpu_s": 0.5, "server_cpu_s": 1.0, "bytes": 2 * 10**6, "seconds": 2})
     assert (found["client_cpu_us"], found["server_cpu_us"], found["rate_mb"]) == (500.0, 1000.0, 1.0)
 
 
-@pytest.mark.parametrize(("value", "text"), [(1234567.8, "1,234,568"), (99.44, "99.4"), (0.12345, "0.123")])
-def test_numbers_have_three_digits_that_count(value: float, text: str) -> None:
-    assert number(value) == text
-
-
 def test_a_cell_cannot_break_its_table() -> None:
     assert "a\\|b" in markdown(["x"], [["a|b"]])
-
-
-def test_a_row_shows_the_range() -> None:
-    (row,) = rows_of(rows(raylog_send=[100.0, 300.0, 200.0]))
-    assert row[:3] == ("raylog send", "200", "100 to 300")
 
 
 def test_a_job_survives_its_line() -> None:
@@ -173,12 +150,6 @@ def test_a_run_that_grew_a_part_of_the_way_says_how_far_it_came() -> None:
     assert verdict.reached is None
 
 
-def test_a_server_at_rest_is_shown_with_what_its_replicas_take() -> None:
-    outcome = {"idle_cpu_ms": 60.0, "processes": 20, "replicas_cpu_ms": 27.0, "replicas": 3}
-    (row,) = rows_of([Measured("latency", "server at rest", "raylog records", "idle_cpu_ms", [outcome])])
-    assert row[4] == "20 processes, of them 3 of replicas with 27 ms"
-
-
 def test_a_single_case_has_no_slope() -> None:
     found = verdicts(results(*grown("produce", "raylog send", {"1 partition": 100.0})))
     assert {entry.reached for entry in found} == {None}
@@ -227,23 +198,6 @@ def test_runs_of_other_versions_are_not_put_together() -> None:
     later.versions = {"python": "3.12"}
     with pytest.raises(ValueError, match="different machines or versions"):
         Results.merged([first, later])
-
-
-def test_a_page_counts_the_goals_and_says_what_each_scenario_is() -> None:
-    page = document(results(*rows(**{"raylog_send": [400.0], "confluent-kafka": [100.0]})), [Path("produce.svg")])
-    assert "goals 1 were reached in this run and 0 were not; " in page
-    assert "By size, partitions, replication, acks, compression and durability." in page
-    assert "](img/produce.svg)" in page
-    assert page.index("## Goals") < page.index("### produce") < page.index("## Machine")
-
-
-def test_pictures_show_bars_and_are_small(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    pictures = draw(results(*rows(raylog_send=[1.0])), tmp_path)
-    assert [picture.name for picture in pictures] == ["produce.svg"]
-    text = pictures[0].read_text(encoding="utf-8")
-    assert "<svg" in text
-    assert text == small(text)
 
 
 def test_the_published_page_is_what_its_results_make() -> None:

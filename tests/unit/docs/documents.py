@@ -1,9 +1,10 @@
 """What the tests of the documents share: which documents there are, their links, headings and code blocks."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from tests.unit.style.sources import ROOT
 
@@ -13,6 +14,8 @@ RUN = "<!-- run -->"
 """The line before a block of a page that tests run as it is written."""
 _FENCE = re.compile(r"^```(\w*)\s*$")
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,3 +81,14 @@ def anchors(text: str) -> set[str]:
 def name_of(path: Path) -> str:
     """A document's path in the repository, for messages."""
     return path.relative_to(ROOT).as_posix()
+
+
+def check_each(check: Callable[[Row], None], rows: Iterable[Row], name: Callable[[Row], str] = str) -> None:
+    """Check every row of a document, and fail with all that are wrong, not with the first."""
+    wrong = []
+    for row in rows:
+        try:
+            check(row)
+        except (AssertionError, OSError, SystemExit, ValueError) as error:
+            wrong.append(f"{name(row)}: {error}")
+    assert not wrong, "\n".join(wrong)

@@ -6,8 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
+from tests.unit.docs.documents import check_each, name_of
 from tests.unit.style.sources import ROOT
 
 FOLDER = ROOT / "docs" / "adr"
@@ -52,13 +51,15 @@ def status_of(record: Path) -> str:
     return " ".join(record.read_text(encoding="utf-8").split("\n\n")[1].split())
 
 
-@pytest.mark.parametrize("record", RECORDS, ids=lambda path: path.name)
-def test_a_decision_record_has_a_context_a_decision_and_consequences(record: Path) -> None:
-    text = record.read_text(encoding="utf-8")
-    assert text.startswith(f"# {record.name[:4]}. ")
-    assert re.match(r"Status: (?:accepted\b|replaced by )", status_of(record))
-    headings = [line for line in text.splitlines() if line.startswith("## ")]
-    assert headings == ["## Context", "## Decision", "## Consequences"]
+def test_each_decision_record_has_a_context_a_decision_and_consequences() -> None:
+    def check(record: Path) -> None:
+        text = record.read_text(encoding="utf-8")
+        assert text.startswith(f"# {record.name[:4]}. ")
+        assert re.match(r"Status: (?:accepted\b|replaced by )", status_of(record))
+        headings = [line for line in text.splitlines() if line.startswith("## ")]
+        assert headings == ["## Context", "## Decision", "## Consequences"]
+
+    check_each(check, RECORDS, name_of)
 
 
 def test_the_index_has_each_record_once_with_its_title() -> None:

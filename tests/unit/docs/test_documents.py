@@ -2,10 +2,9 @@
 
 import ast
 import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from xml.etree import ElementTree
-
-import pytest
 
 from tests.unit.docs.documents import DOCUMENTS, anchors, links, name_of, prose
 from tests.unit.style.sources import ROOT, parsed
@@ -45,28 +44,35 @@ def spans(document: Path) -> list[str]:
     return [found[1] for found in CODE.finditer(prose(document.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_function_that_is_named_exists(document: Path) -> None:
-    missing = []
-    for span in spans(document):
-        place = PLACE.match(span)
-        if place is None:
-            continue
-        path = ROOT / place[1]
-        if not path.exists() or place[2] not in names_in(path):
-            missing.append(span)
-    assert not missing, f"{name_of(document)} names what does not exist: {missing}"
+def is_function(file: str, name: str) -> bool:
+    """Whether there is such a function, class or method."""
+    path = ROOT / file
+    return path.exists() and name in names_in(path)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_path_that_is_named_exists(document: Path) -> None:
-    named = {span for span in spans(document) if PATH.match(span) and span not in MADE_LATER}
-    if document.parent.name == "adr":
-        named -= REMOVED
-    # A bare file name such as `meta.properties` or `ray.json` may be one that a cluster writes; a folder says which.
-    of_ours = {span for span in named if "/" in span.rstrip("/") or span.rstrip("/") in TOP_LEVEL or span.endswith("/")}
-    missing = sorted(span for span in of_ours if not (ROOT / span).exists() and not (document.parent / span).exists())
-    assert not missing, f"{name_of(document)} names paths that do not exist: {missing}"
+def of_all(found_in: Callable[[Path], Iterable[str]]) -> str:
+    """What is found in any of the documents, a line each."""
+    return "\n".join(f"{name_of(document)}: {found}" for document in DOCUMENTS for found in found_in(document))
+
+
+def test_every_function_that_is_named_exists() -> None:
+    def missing(document: Path) -> Iterator[str]:
+        places = [place for span in spans(document) if (place := PLACE.match(span))]
+        return (place[0] for place in places if not is_function(place[1], place[2]))
+
+    assert not of_all(missing)
+
+
+def test_every_path_that_is_named_exists() -> None:
+    def missing(document: Path) -> list[str]:
+        named = {span for span in spans(document) if PATH.match(span) and span not in MADE_LATER}
+        if document.parent.name == "adr":
+            named -= REMOVED
+        # A bare name such as `meta.properties` or `ray.json` may be a file that a cluster writes; a folder says which.
+        ours = {span for span in named if "/" in span or span in TOP_LEVEL}
+        return sorted(span for span in ours if not (ROOT / span).exists() and not (document.parent / span).exists())
+
+    assert not of_all(missing)
 
 
 def test_every_feature_for_kafka_users_names_a_test() -> None:
@@ -88,11 +94,12 @@ def test_every_feature_beside_other_systems_names_a_test() -> None:
     assert all(re.search(r"`tests/[^`]+:test_\w+` \|$", row) for row in rows)
 
 
-@pytest.mark.parametrize("name", sorted(PICTURES))
-def test_the_pictures_of_machines_are_as_drawn(name: str) -> None:
-    path = ROOT / "docs" / "img" / f"{name}.svg"
-    assert path.read_text(encoding="utf-8") == drawn(PICTURES[name]), "run `python -m tools.machine_pictures`"
-    assert ElementTree.parse(path).getroot().find("{http://www.w3.org/2000/svg}desc") is not None
+def test_the_pictures_of_machines_are_as_drawn() -> None:
+    paths = {name: ROOT / "docs" / "img" / f"{name}.svg" for name in PICTURES}
+    old = [name for name, path in paths.items() if path.read_text(encoding="utf-8") != drawn(PICTURES[name])]
+    assert not old, "run `python -m tools.machine_pictures`"
+    desc = "{http://www.w3.org/2000/svg}desc"
+    assert not [name for name, path in paths.items() if ElementTree.parse(path).getroot().find(desc) is None]
 
 
 def test_the_architecture_page_names_functions_in_every_layer() -> None:
@@ -101,24 +108,23 @@ def test_the_architecture_page_names_functions_in_every_layer() -> None:
     assert layers == {"actors", "client", "core", "outbox", "rpc", "spark", "storage"}
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_every_link_leads_somewhere(document: Path) -> None:
-    broken = []
-    for link in links(document.read_text(encoding="utf-8")):
-        if "://" in link:
-            continue
-        target, _, anchor = link.partition("#")
-        path = (document.parent / target).resolve() if target else document
-        if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
-            broken.append(link)
-    assert not broken, f"{name_of(document)} has broken links: {broken}"
+def test_every_link_leads_somewhere() -> None:
+    def broken(document: Path) -> Iterator[str]:
+        for link in links(document.read_text(encoding="utf-8")):
+            if "://" in link:
+                continue
+            target, _, anchor = link.partition("#")
+            path = (document.parent / target).resolve() if target else document
+            if not path.exists() or (anchor and anchor not in anchors(path.read_text(encoding="utf-8"))):
+                yield link
+
+    assert not of_all(broken)
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
-def test_a_document_names_no_private_path_and_does_not_boast(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    assert not PRIVATE.findall(text)
-    assert not BOASTS.findall(prose(text))
+def test_documents_name_no_private_path_and_do_not_boast() -> None:
+    texts = {document: document.read_text(encoding="utf-8") for document in DOCUMENTS}
+    assert not of_all(lambda document: PRIVATE.findall(texts[document]))
+    assert not of_all(lambda document: BOASTS.findall(prose(texts[document])))
 
 
 def test_the_picture_is_sound_and_brings_its_own_background() -> None:

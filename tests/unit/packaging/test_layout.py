@@ -78,21 +78,19 @@ def test_every_library_that_is_imported_is_declared(folders: tuple[str, ...], ex
     assert not undeclared, "\n".join(undeclared)
 
 
-@pytest.mark.parametrize("required", requirements(), ids=lambda required: str(required.name))
-def test_the_pinned_version_is_inside_the_range(required: Requirement) -> None:
-    assert required.specifier.contains(PINS[canonicalize_name(required.name)], prereleases=True)
+def test_the_pinned_versions_are_inside_their_ranges_and_installed() -> None:
+    required = requirements()
+    pins = {each.name: PINS[canonicalize_name(each.name)] for each in required}
+    assert not [str(each) for each in required if not each.specifier.contains(pins[each.name], prereleases=True)]
+    assert {name: version(name) for name in pins} == pins
 
 
-@pytest.mark.parametrize("required", requirements(), ids=lambda required: str(required.name))
-def test_the_tests_run_with_the_pinned_version(required: Requirement) -> None:
-    assert version(required.name) == PINS[canonicalize_name(required.name)]
-
-
-@pytest.mark.parametrize("extra", sorted(PYPROJECT["project"]["optional-dependencies"]))
-def test_each_extra_has_its_pins(extra: str) -> None:
+def test_each_extra_has_its_pins() -> None:
     """An extra that is installed for the tests or the benchmarks gets the versions that were tried."""
-    missing = [required.name for required in requirements(extra) if canonicalize_name(required.name) not in PINS]
-    assert missing == [], f"run `make constraints` where raylog[{extra}] is installed"
+    extras = PYPROJECT["project"]["optional-dependencies"]
+    named = {f"{extra}: {required.name}": required.name for extra in extras for required in requirements(extra)}
+    missing = [where for where, name in named.items() if canonicalize_name(name) not in PINS]
+    assert not missing, "run `make constraints` where these are installed"
 
 
 def test_constraints_are_exact_versions_and_nothing_else() -> None:

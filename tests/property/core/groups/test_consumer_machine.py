@@ -32,7 +32,7 @@ from raylog.core.groups.consumer.records import (
     Place,
 )
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import MemberHeartbeatReceived, RequestDropped, TopicsSeen
+from raylog.core.groups.events import MemberHeartbeatReceived, TopicsSeen
 from raylog.core.groups.records import record_from_wire
 from raylog.core.invariants import InvariantBroken
 from tests.simulation.planted.bugs import Edit
@@ -208,9 +208,9 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
         client = self.clients[place]
         waiting, client.waiting = client.waiting, None
         if waiting is not None:
-            self.groups.step(RequestDropped(cause="test", now_ms=self.groups.now_ms, request=waiting.request))
+            self.groups.drop(waiting.request)
         event = self.send(self.heartbeat(client, client.epoch))
-        self.groups.step(RequestDropped(cause="test", now_ms=self.groups.now_ms, request=event.request))
+        self.groups.drop(event.request)
         client.says_all = True
         self.collect()
 
@@ -246,7 +246,7 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
         """A process is killed, and started again."""
         client = self.clients[place]
         if client.waiting is not None:
-            self.groups.step(RequestDropped(cause="test", now_ms=self.groups.now_ms, request=client.waiting.request))
+            self.groups.drop(client.waiting.request)
         self.clients[place] = self.process(client.instance_id)
 
     @rule(place=PLACES)
@@ -272,7 +272,7 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
     @rule()
     def look_up(self) -> None:
         found = {name: facts for name, facts in self.topics.items() if facts[1]}
-        self.groups.step(TopicsSeen(cause="test", now_ms=self.groups.now_ms, requested=list(TOPICS), topics=found))
+        self.groups.notice(TopicsSeen, requested=list(TOPICS), topics=found)
         self.follow_log()
         self.collect()
 

@@ -29,7 +29,7 @@ def test_no_record_is_larger_than_its_log_takes(steps: list[tuple[str, object, o
         if what == "seen":
             groups.now_ms += 200
             topics = {str(place): (f"id-{place}", int(str(how)))} if how else {}
-            groups.step(TopicsSeen(cause="test", now_ms=groups.now_ms, requested=[str(place)], topics=topics))
+            groups.notice(TopicsSeen, requested=[str(place)], topics=topics)
         else:
             member = members[int(str(place))]
             if what == "join":

@@ -15,7 +15,7 @@ from raylog.core.errors import GroupSubscribedToTopic
 from raylog.core.groups import use
 from raylog.core.groups.committed import offsets, resets
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import OffsetDeleteReceived, OffsetResetReceived
+from raylog.core.groups.events import OffsetResetReceived
 from raylog.core.groups.use import GroupUse
 from tests.simulation.planted.bugs import Edit
 from tests.unit.core.groups.context import GROUP, Groups
@@ -98,18 +98,8 @@ class OperatorLaws(RuleBasedStateMachine):
         plan = self.plan
         if plan is None:
             return
-        request = self.groups._number()
         rows = [(topic, topic, at, plan.after[topic, at], plan.before[topic, at]) for topic, at in plan.after]
-        self.groups.step(
-            OffsetResetReceived(
-                cause="test",
-                now_ms=self.groups.now_ms,
-                request=request,
-                group=GROUP,
-                generation=plan.generation,
-                offsets=rows,
-            )
-        )
+        request = self.groups.send(OffsetResetReceived, group=GROUP, generation=plan.generation, offsets=rows)
         is_as_planned = plan.generation == self._current_generation() and all(
             self.held.get(place, -1) in (plan.before[place], plan.after[place]) for place in plan.after
         )
@@ -121,11 +111,7 @@ class OperatorLaws(RuleBasedStateMachine):
     @rule(places=st.sets(PLACES, min_size=1))
     def delete_offsets(self, places: set[Place]) -> None:
         wanted = sorted(places)
-        request = self.groups._number()
-        rows = [(topic, topic, at) for topic, at in wanted]
-        self.groups.step(
-            OffsetDeleteReceived(cause="test", now_ms=self.groups.now_ms, request=request, group=GROUP, partitions=rows)
-        )
+        request = self.groups.delete_offsets(*((topic, topic, at) for topic, at in wanted))
         if self.groups.code(request) != 0:
             assert not self.member
             assert not self.held

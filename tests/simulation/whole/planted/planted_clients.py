@@ -136,7 +136,7 @@ def _old_metadata(original: Callable[..., Any]) -> Callable[..., Any]:
 
 CLIENT_BUGS: Final = (
     Bug("a producer sends without sequences", Batch, "encode", _without_sequence, ("W14",)),
-    Bug("a lost answer counts as stored", Delivery, "_refused", _lost_answers_are_good, ("W4", "W15")),
+    Bug("a lost answer counts as stored", Delivery, "_refused", _lost_answers_are_good, ("W4", "W15", "W17")),
     Bug("an answer's offset is one too high", Delivery, "_stored", _one_further, ("W4", "W15", "W17")),
     Bug("a repeated batch gets a fresh sequence", Delivery, "_refused", _fresh_sequence, ("W8", "W14", "W10")),
     Bug(

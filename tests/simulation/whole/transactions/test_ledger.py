@@ -29,8 +29,12 @@ def done(ledger: Ledger, *values: bytes) -> Txn:
     return txn
 
 
-def test_a_committed_transaction_that_is_read_whole_is_right() -> None:
-    ledger = Ledger()
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger()
+
+
+def test_a_committed_transaction_that_is_read_whole_is_right(ledger: Ledger) -> None:
     txn = done(ledger, b"a", b"b")
     ledger.seen("reader", IN, 0, b"a")
     ledger.step("reader", IN, 0, 0)
@@ -39,15 +43,13 @@ def test_a_committed_transaction_that_is_read_whole_is_right() -> None:
     assert txn.seen_by == "reader"
 
 
-def test_a_record_is_not_seen_before_its_commit_was_called_for() -> None:
-    ledger = Ledger()
+def test_a_record_is_not_seen_before_its_commit_was_called_for(ledger: Ledger) -> None:
     sent(ledger, b"a")
     with pytest.raises(Violation, match=VISIBLE):
         ledger.seen("reader", IN, 0, b"a")
 
 
-def test_a_record_of_an_aborted_transaction_is_never_seen() -> None:
-    ledger = Ledger()
+def test_a_record_of_an_aborted_transaction_is_never_seen(ledger: Ledger) -> None:
     txn = sent(ledger, b"a")
     ledger.commits(txn)
     ledger.aborted(txn)
@@ -55,8 +57,7 @@ def test_a_record_of_an_aborted_transaction_is_never_seen() -> None:
         ledger.finish({IN: {0: b"a"}})
 
 
-def test_a_transaction_that_was_seen_is_not_aborted_any_more() -> None:
-    ledger = Ledger()
+def test_a_transaction_that_was_seen_is_not_aborted_any_more(ledger: Ledger) -> None:
     txn = sent(ledger, b"a")
     ledger.commits(txn)
     ledger.seen("reader", IN, 0, b"a")
@@ -64,21 +65,18 @@ def test_a_transaction_that_was_seen_is_not_aborted_any_more() -> None:
         ledger.aborted(txn)
 
 
-def test_a_committed_record_is_not_missing() -> None:
-    ledger = Ledger()
+def test_a_committed_record_is_not_missing(ledger: Ledger) -> None:
     done(ledger, b"a", b"b")
     with pytest.raises(Violation, match=WHOLE):
         ledger.finish({IN: {0: b"a"}})
 
 
-def test_a_committed_record_that_was_replaced_may_be_missing() -> None:
-    ledger = Ledger()
+def test_a_committed_record_that_was_replaced_may_be_missing(ledger: Ledger) -> None:
     done(ledger, b"a", b"b")
     ledger.finish({IN: {1: b"b"}}, {b"a"})
 
 
-def test_half_of_an_unknown_transaction_is_found_beside_a_replaced_record() -> None:
-    ledger = Ledger()
+def test_half_of_an_unknown_transaction_is_found_beside_a_replaced_record(ledger: Ledger) -> None:
     ledger.commits(sent(ledger, b"a", b"b", b"c"))
     ledger.finish({IN: {}}, {b"a"})
     with pytest.raises(Violation, match=WHOLE):
@@ -86,43 +84,37 @@ def test_half_of_an_unknown_transaction_is_found_beside_a_replaced_record() -> N
 
 
 @pytest.mark.parametrize("found", [{}, {0: b"a", 1: b"b"}])
-def test_of_an_unknown_transaction_all_or_nothing_exists(found: dict[int, bytes]) -> None:
-    ledger = Ledger()
+def test_of_an_unknown_transaction_all_or_nothing_exists(ledger: Ledger, found: dict[int, bytes]) -> None:
     ledger.commits(sent(ledger, b"a", b"b"))
     ledger.finish({IN: found})
 
 
-def test_half_of_an_unknown_transaction_is_found() -> None:
-    ledger = Ledger()
+def test_half_of_an_unknown_transaction_is_found(ledger: Ledger) -> None:
     ledger.commits(sent(ledger, b"a", b"b"))
     with pytest.raises(Violation, match=WHOLE):
         ledger.finish({IN: {1: b"b"}})
 
 
-def test_an_unknown_transaction_that_was_seen_must_stay() -> None:
-    ledger = Ledger()
+def test_an_unknown_transaction_that_was_seen_must_stay(ledger: Ledger) -> None:
     ledger.commits(sent(ledger, b"a"))
     ledger.seen("reader", IN, 0, b"a")
     with pytest.raises(Violation, match=WHOLE):
         ledger.finish({IN: {}})
 
 
-def test_a_record_that_is_stored_twice_is_found() -> None:
-    ledger = Ledger()
+def test_a_record_that_is_stored_twice_is_found(ledger: Ledger) -> None:
     done(ledger, b"a")
     with pytest.raises(Violation, match="stored twice"):
         ledger.finish({IN: {0: b"a"}, OTHER: {0: b"a"}})
 
 
-def test_records_of_a_transaction_keep_their_order() -> None:
-    ledger = Ledger()
+def test_records_of_a_transaction_keep_their_order(ledger: Ledger) -> None:
     done(ledger, b"a", b"b")
     with pytest.raises(Violation, match=WHOLE):
         ledger.finish({IN: {0: b"b", 1: b"a"}})
 
 
-def test_a_reader_may_jump_over_markers_and_aborted_records_only() -> None:
-    ledger = Ledger()
+def test_a_reader_may_jump_over_markers_and_aborted_records_only(ledger: Ledger) -> None:
     done(ledger, b"a", b"b")
     ledger.step("reader", IN, 2, 5)
     ledger.finish({IN: {0: b"a", 1: b"b"}})
@@ -136,16 +128,14 @@ def test_a_reader_does_not_go_back() -> None:
         Ledger().step("reader", IN, 3, 2)
 
 
-def test_the_last_stable_offset_does_not_fall() -> None:
-    ledger = Ledger()
+def test_the_last_stable_offset_does_not_fall(ledger: Ledger) -> None:
     ledger.stable(IN, 4)
     ledger.stable(IN, 4)
     with pytest.raises(Violation, match=VISIBLE):
         ledger.stable(IN, 3)
 
 
-def test_offsets_move_with_their_transaction_only() -> None:
-    ledger = Ledger()
+def test_offsets_move_with_their_transaction_only(ledger: Ledger) -> None:
     txn = sent(ledger, b"a")
     ledger.moves(txn, {IN: 7})
     ledger.fetched(IN, ledger.known_offset(IN), None)
@@ -165,8 +155,7 @@ def copied(ledger: Ledger, value: bytes, offset: int) -> None:
     ledger.commits(txn)
 
 
-def test_each_input_has_one_copy() -> None:
-    ledger = Ledger()
+def test_each_input_has_one_copy(ledger: Ledger) -> None:
     copied(ledger, b"x", 0)
     copied(ledger, b"y", 4)
     assert ledger.uncopied({IN: [0, 4]}, {OUT: {0: b"x", 2: b"y"}}) == ""
@@ -178,8 +167,7 @@ def test_each_input_has_one_copy() -> None:
     [([0], (0, 0)), ([0, 4], (4, 0)), ([0], (0, 4))],
     ids=["twice", "out of order", "of an aborted record"],
 )
-def test_a_wrong_copy_is_found(inputs: list[int], offsets: tuple[int, int]) -> None:
-    ledger = Ledger()
+def test_a_wrong_copy_is_found(ledger: Ledger, inputs: list[int], offsets: tuple[int, int]) -> None:
     copied(ledger, b"x", offsets[0])
     copied(ledger, b"y", offsets[1])
     with pytest.raises(Violation, match=ONCE):

@@ -1,7 +1,6 @@
 """A coordinator's runner: no answer before its rows are stored, no request without an answer, nothing after the end."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
@@ -15,28 +14,11 @@ from raylog.core.errors import (
     RecordTooLarge,
 )
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from tests.unit.actors.coordinators.incarnations import SentRequest
 
 Row = tuple[list[object], list[object] | None]
 BATCH_BYTES = 300
 """Room for two offsets."""
-
-
-class SentRequest:
-    """A request that keeps its replies."""
-
-    def __init__(self, method: str, *args: object) -> None:
-        self.method = method
-        self.args: Any = list(args)
-        self.answers: list[object] = []
-        self.is_deserted = False
-        self.peer_host = "10.0.0.7"
-        self.grant = None
-
-    def reply(self, args: object = None, payload: object = b"") -> None:
-        self.answers.append(args)
-
-    def fail(self, error: BaseException) -> None:
-        self.answers.append(error)
 
 
 class Ports:
@@ -82,7 +64,7 @@ class Ports:
         self.reasons.append(reason)
 
     def send(self, method: str, *args: object) -> SentRequest:
-        request = SentRequest(method, *args)
+        request = SentRequest(method, list(args))
         self.runner.receive(request)
         return request
 

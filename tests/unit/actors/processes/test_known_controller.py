@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.actor_specs import ControllerSpec, ReplicaSpec
+from raylog.actors.actor_specs import ControllerSpec
 from raylog.actors.processes.coordinator_factory import RayCoordinators
 from raylog.actors.processes.made_actors import Recipe
 from raylog.actors.processes.replica_factory import RayReplicaFactory
 from raylog.actors.processes.spares import SpareReplicas
+from tests.unit.actors.specs import replica_spec
 from tests.waiting import eventually
 
 PLACE = ("10.0.0.2", 7)
@@ -48,17 +49,7 @@ class Awake:
 async def test_a_replica_is_made_with_the_place_of_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = ReplicaSpec(
-        topic_id="0123456789abcdef",
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=SECRET,
-        replication_factor=1,
-        topic_config={},
-        cluster_config={},
-    )
+    spec = replica_spec(tmp_path, secret=SECRET)
 
     async def none(_: str) -> set[str]:
         return set()

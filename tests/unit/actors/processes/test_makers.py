@@ -73,16 +73,19 @@ class Office:
         await eventually(lambda: self.makers._hiring is None and not self.makers._leaving)
 
 
-async def test_the_broker_makes_the_first_ones_itself_and_has_no_other_process() -> None:
-    office = Office()
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+async def test_the_broker_makes_the_first_ones_itself_and_has_no_other_process(office: Office) -> None:
     await office.start("a", "b")
     await office.settled()
     assert office.done == [("broker", "a"), ("broker", "b")]
     assert office.hired == []
 
 
-async def test_a_start_does_not_wait_for_the_maker_that_it_is_the_reason_for() -> None:
-    office = Office()
+async def test_a_start_does_not_wait_for_the_maker_that_it_is_the_reason_for(office: Office) -> None:
     await office.start("a", "b", "c")
     assert office.done[-1] == ("broker", "c")
     await office.settled()
@@ -90,8 +93,7 @@ async def test_a_start_does_not_wait_for_the_maker_that_it_is_the_reason_for() -
     assert office.done[-1] == ("maker 1", "d")
 
 
-async def test_everything_about_actors_goes_to_the_maker() -> None:
-    office = Office()
+async def test_everything_about_actors_goes_to_the_maker(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     assert await office.makers.exists("a")
@@ -100,8 +102,7 @@ async def test_everything_about_actors_goes_to_the_maker() -> None:
     assert office.done[-3:] == [("maker 1", "a")] * 3
 
 
-async def test_makers_follow_each_other_and_those_before_end() -> None:
-    office = Office()
+async def test_makers_follow_each_other_and_those_before_end(office: Office) -> None:
     for number in range(30):
         await office.start(str(number))
         await office.settled()
@@ -110,8 +111,7 @@ async def test_makers_follow_each_other_and_those_before_end() -> None:
     assert len({name for _, name in office.done}) == len(office.done) == 30
 
 
-async def test_a_maker_ends_after_its_last_call() -> None:
-    office = Office()
+async def test_a_maker_ends_after_its_last_call(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     first = office.hired[0]
@@ -138,8 +138,7 @@ async def test_a_maker_without_calls_ends_until_the_next_start() -> None:
     await eventually(lambda: len(office.hired) == 2)
 
 
-async def test_a_maker_with_a_call_is_not_idle() -> None:
-    office = Office()
+async def test_a_maker_with_a_call_is_not_idle(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     maker, hired = office.hired[0], office.makers._hired
@@ -156,8 +155,7 @@ async def test_a_maker_with_a_call_is_not_idle() -> None:
     await eventually(lambda: maker.dismissals == 1)
 
 
-async def test_what_a_lost_maker_was_to_do_is_done_by_the_broker() -> None:
-    office = Office()
+async def test_what_a_lost_maker_was_to_do_is_done_by_the_broker(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     lost = office.hired[0]
@@ -177,8 +175,7 @@ async def test_what_a_lost_maker_was_to_do_is_done_by_the_broker() -> None:
     assert office.done[-1] == ("maker 2", "h")
 
 
-async def test_an_actors_error_is_no_loss_of_its_maker() -> None:
-    office = Office()
+async def test_an_actors_error_is_no_loss_of_its_maker(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     office.hired[0].error = ActorRaised("no room")
@@ -187,8 +184,7 @@ async def test_an_actors_error_is_no_loss_of_its_maker() -> None:
     assert office.hired[0].dismissals == 0
 
 
-async def test_without_room_for_a_maker_it_is_tried_again_later() -> None:
-    office = Office()
+async def test_without_room_for_a_maker_it_is_tried_again_later(office: Office) -> None:
     office.refusal = OSError("no more processes")
     await office.start("a", "b", "c")
     await office.settled()
@@ -202,8 +198,7 @@ async def test_without_room_for_a_maker_it_is_tried_again_later() -> None:
     assert [title for title, _ in office.done] == ["broker"] * 6
 
 
-async def test_a_broker_that_stops_ends_its_maker_and_has_no_other() -> None:
-    office = Office()
+async def test_a_broker_that_stops_ends_its_maker_and_has_no_other(office: Office) -> None:
     await office.start("a", "b", "c")
     await office.settled()
     await office.makers.stop()

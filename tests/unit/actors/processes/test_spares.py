@@ -14,6 +14,7 @@ from raylog.actors.processes.made_actors import ActorRaised, NoSuchActor, Recipe
 from raylog.actors.processes.spare_plan import QUIET_MS, Plan, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, read_role, role_file, write_role
 from raylog.core.errors import DataDirectoryError
+from tests.unit.actors.specs import replica_spec
 
 ACTOR = f"{spare_prefix(1)}0a1b2c3d"
 IDLE = (f"{spare_prefix(1)}0000000a", f"{spare_prefix(1)}0000000b")
@@ -65,16 +66,11 @@ def test_a_replica_gets_no_second_spare_and_none_after_a_failed_start() -> None:
 
 @pytest.fixture
 def spec(tmp_path: Path) -> ReplicaSpec:
-    return ReplicaSpec(
-        topic_id="0123456789abcdef",
+    return replica_spec(
+        tmp_path,
         topic="spare",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=b"s" * 32,
         replication_factor=3,
         topic_config={"retention.ms": "1"},
-        cluster_config={},
         host="10.0.0.1",
         catch_up_bytes_per_s=5,
     )

@@ -18,22 +18,13 @@ from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import LogConfig
 from tests.simulation.storage.disk import VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
+from tests.unit.actors.specs import replica_spec
 from tests.unit.storage.logs import produced
 
 
 @pytest.fixture
 def spec(tmp_path: Path) -> ReplicaSpec:
-    return ReplicaSpec(
-        topic_id="a" * 32,
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=b"s" * 16,
-        replication_factor=3,
-        topic_config={},
-        cluster_config={},
-    )
+    return replica_spec(tmp_path, topic_id="a" * 32, replication_factor=3)
 
 
 def opened(spec: ReplicaSpec, *, syncs_first: bool = False) -> OpenedLog:

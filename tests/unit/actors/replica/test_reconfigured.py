@@ -4,13 +4,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from raylog.actors import clock
-from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica.runner import RETENTION_SOON_MS, ReplicaRunner
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.settings import FlushPolicy, paces_of, topic_settings
 from raylog.core.errors import ConnectionFailed
 from raylog.core.replication.replica import ReplicationSettings
 from tests.unit.actors.replica.test_consumer_reads import leading, produce
+from tests.unit.actors.specs import replica_spec
 
 FAR_MS = 1 << 50
 PACES = paces_of({})
@@ -46,18 +46,7 @@ async def nowhere() -> tuple[str, int]:
 
 
 async def test_settings_of_earlier_metadata_do_not_replace_later_ones(tmp_path: Path) -> None:
-    first = ReplicaSpec(
-        topic_id="0123456789abcdef",
-        topic="t",
-        partition=0,
-        broker=1,
-        data_directory=tmp_path,
-        secret=b"s" * 32,
-        replication_factor=1,
-        topic_config={"retention.ms": "3"},
-        cluster_config={},
-        as_of=3,
-    )
+    first = replica_spec(tmp_path, topic_config={"retention.ms": "3"}, as_of=3)
     server = ReplicaServer(first, find_controller=nowhere, on_fatal=lambda _: None)
     fourth, fifth, sixth = (
         replace(first, topic_config={"retention.ms": str(number)}, as_of=number) for number in (4, 5, 6)

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
@@ -24,6 +23,7 @@ from raylog.rpc import Request
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch
 from tests.unit.actors.replica.test_consumer_reads import leading
+from tests.unit.actors.specs import replica_spec
 from tests.unit.storage.logs import batch
 from tests.waiting import eventually
 
@@ -61,17 +61,7 @@ class Stage:
     """The roles of a replica that leads."""
 
     def __init__(self, runner: ReplicaRunner, folder: Path, *kinds: type[Role]) -> None:
-        spec = ReplicaSpec(
-            topic_id="id",
-            topic="t",
-            partition=0,
-            broker=1,
-            data_directory=folder,
-            secret=b"s" * 32,
-            replication_factor=1,
-            topic_config={},
-            cluster_config={},
-        )
+        spec = replica_spec(folder, topic_id="id")
         self.hosts: list[RoleHost] = []
         self.failures: list[str] = []
         stage = self

@@ -21,27 +21,11 @@ from raylog.protocol import forwarding as fwd
 from raylog.protocol import halves, queues
 from raylog.protocol import scheduling as sched
 from raylog.protocol.message import Message
+from tests.unit.actors.coordinators.incarnations import SentRequest
 from tests.unit.actors.roles.leading import LeadingHost
 from tests.waiting import eventually
 
 DUE_MS = 1_800_000_000_000
-
-
-class SentRequest:
-    """A request that keeps its replies."""
-
-    def __init__(self, args: Message) -> None:
-        self.method = type(args).__name__
-        self.args = args
-        self.answers: list[Any] = []
-        self.is_deserted = False
-        self.grant = None
-
-    def reply(self, args: object = None, payload: object = b"") -> None:
-        self.answers.append(args)
-
-    def fail(self, error: BaseException) -> None:
-        self.answers.append(error)
 
 
 class Led:
@@ -54,7 +38,7 @@ class Led:
     def send(self, kind: type[Message], *fields: object) -> SentRequest:
         """Send a request to the leader that its sender knows of."""
         make: Callable[..., Message] = kind
-        request = SentRequest(make("i", 0, self.host.leader_epoch, *fields))
+        request = SentRequest(kind.__name__, make("i", 0, self.host.leader_epoch, *fields))
         taken: Any = request
         self.role.receive(taken, request.args)
         return request

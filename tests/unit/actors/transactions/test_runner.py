@@ -12,26 +12,10 @@ from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.records import TxnPartition
 from raylog.core.transactions.states import TxnState
+from tests.unit.actors.coordinators.incarnations import SentRequest
 
 Row = tuple[list[object], list[object] | None]
 ORDERS = TxnPartition("o" * 32, "orders", 0)
-
-
-class SentRequest:
-    """A request that keeps its replies."""
-
-    def __init__(self, method: str, *args: object) -> None:
-        self.method = method
-        self.args: Any = list(args)
-        self.answers: list[Any] = []
-        self.is_deserted = False
-        self.grant = None
-
-    def reply(self, args: object = None, payload: object = b"") -> None:
-        self.answers.append(args)
-
-    def fail(self, error: BaseException) -> None:
-        self.answers.append(error)
 
 
 class Ports:
@@ -81,7 +65,7 @@ class Ports:
         self.reasons.append(reason)
 
     def send(self, method: str, *args: object) -> SentRequest:
-        request = SentRequest(method, *args)
+        request = SentRequest(method, list(args))
         self.runner.receive(request)
         return request
 

@@ -1,5 +1,7 @@
 """The metadata cache: the newest leader epoch wins, regardless of its source."""
 
+import pytest
+
 from raylog.client.cluster.metadata import MetadataCache
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReply, MetadataTopic
 
@@ -18,8 +20,12 @@ def epoch_of(cache: MetadataCache) -> int:
     return found.leader_epoch
 
 
-def test_the_first_answer_is_taken() -> None:
-    cache = MetadataCache()
+@pytest.fixture
+def cache() -> MetadataCache:
+    return MetadataCache()
+
+
+def test_the_first_answer_is_taken(cache: MetadataCache) -> None:
     assert cache.update(answer(1, epoch=3)) == {"a"}
     assert cache.cluster_id == "c"
     assert cache.partition("a", 0) is not None
@@ -27,28 +33,24 @@ def test_the_first_answer_is_taken() -> None:
     assert cache.partition("b", 0) is None
 
 
-def test_a_repeated_answer_changes_nothing() -> None:
-    cache = MetadataCache()
+def test_a_repeated_answer_changes_nothing(cache: MetadataCache) -> None:
     cache.update(answer(1, epoch=3))
     assert cache.update(answer(2, epoch=3)) == set()
 
 
-def test_a_newer_epoch_wins_even_from_a_broker_that_is_behind() -> None:
-    cache = MetadataCache()
+def test_a_newer_epoch_wins_even_from_a_broker_that_is_behind(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=3))
     cache.update(answer(4, epoch=4))
     assert epoch_of(cache) == 4
 
 
-def test_an_older_epoch_never_comes_back() -> None:
-    cache = MetadataCache()
+def test_an_older_epoch_never_comes_back(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=4))
     assert cache.update(answer(6, epoch=3)) == set()
     assert epoch_of(cache) == 4
 
 
-def test_in_the_same_epoch_the_newer_version_says_where_the_leader_is() -> None:
-    cache = MetadataCache()
+def test_in_the_same_epoch_the_newer_version_says_where_the_leader_is(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=4, port=1))
     cache.update(answer(4, epoch=4, port=2))
     found = cache.partition("a", 0)
@@ -60,8 +62,7 @@ def test_in_the_same_epoch_the_newer_version_says_where_the_leader_is() -> None:
     assert found.endpoint == ("h", 3)
 
 
-def test_a_topic_created_again_starts_with_its_own_epochs() -> None:
-    cache = MetadataCache()
+def test_a_topic_created_again_starts_with_its_own_epochs(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=9, topic_id="t1"))
     assert cache.update(answer(6, epoch=0, topic_id="t2")) == {"a"}
     assert epoch_of(cache) == 0
@@ -69,31 +70,27 @@ def test_a_topic_created_again_starts_with_its_own_epochs() -> None:
     assert epoch_of(cache) == 0
 
 
-def test_a_deleted_topic_is_forgotten_unless_the_news_is_older() -> None:
-    cache = MetadataCache()
+def test_a_deleted_topic_is_forgotten_unless_the_news_is_older(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=1))
     assert cache.update(answer(4, epoch=-1, error=3)) == set()
     assert cache.update(answer(6, epoch=-1, error=3)) == {"a"}
     assert cache.topic("a") is None
 
 
-def test_a_partition_without_leader_has_no_endpoint() -> None:
-    cache = MetadataCache()
+def test_a_partition_without_leader_has_no_endpoint(cache: MetadataCache) -> None:
     cache.update(answer(1, epoch=1, port=0))
     found = cache.partition("a", 0)
     assert found is not None
     assert found.endpoint is None
 
 
-def test_partitions_that_were_added_are_not_lost_to_an_older_answer() -> None:
-    cache = MetadataCache()
+def test_partitions_that_were_added_are_not_lost_to_an_older_answer(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=1, partitions=3))
     cache.update(answer(4, epoch=1, partitions=2))
     assert cache.partition("a", 2) is not None
 
 
-def test_a_topic_missing_from_an_answer_about_all_topics_is_forgotten() -> None:
-    cache = MetadataCache()
+def test_a_topic_missing_from_an_answer_about_all_topics_is_forgotten(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=3))
     nothing = MetadataReply("c", 6, [MetadataBroker(1, "h", 5, "n")], [])
     assert cache.update(nothing) == set()
@@ -102,16 +99,14 @@ def test_a_topic_missing_from_an_answer_about_all_topics_is_forgotten() -> None:
     assert cache.topic("a") is None
 
 
-def test_an_old_answer_about_all_topics_drops_none_that_came_later() -> None:
-    cache = MetadataCache()
+def test_an_old_answer_about_all_topics_drops_none_that_came_later(cache: MetadataCache) -> None:
     cache.update(answer(5, epoch=3))
     assert cache.update(MetadataReply("c", 4, [MetadataBroker(1, "h", 5, "n")], []), is_whole=True) == set()
     assert cache.topic("a") is not None
 
 
-def test_the_leader_of_an_earlier_topic_of_that_name_is_no_news() -> None:
+def test_the_leader_of_an_earlier_topic_of_that_name_is_no_news(cache: MetadataCache) -> None:
     """The refusal was on its way while the topic was deleted and created again; its epochs begin again."""
-    cache = MetadataCache()
     cache.update(answer(5, epoch=1, topic_id="new"))
     leader = [2, 7, "host-2", 9_002]
     assert not cache.update_leader("a", 0, leader, "old")

@@ -22,36 +22,36 @@ def warnings(bench: Bench) -> list[str]:
     return [effect.warning for effect in bench.effects if isinstance(effect, Warn)]
 
 
-def test_a_replica_that_leaves_a_large_enough_isr_is_not_eligible() -> None:
-    bench = running_topic(config=TWO)
+@pytest.fixture
+def bench() -> Bench:
+    return running_topic(config=TWO)
+
+
+def test_a_replica_that_leaves_a_large_enough_isr_is_not_eligible(bench: Bench) -> None:
     bench.lose_replica(3)
     assert (bench.state().isr, bench.state().elr) == ((1, 2), ())
 
 
-def test_a_replica_that_leaves_an_isr_below_the_minimum_stays_eligible() -> None:
-    bench = running_topic(config=TWO)
+def test_a_replica_that_leaves_an_isr_below_the_minimum_stays_eligible(bench: Bench) -> None:
     bench.lose_replica(3)
     bench.lose_replica(2)
     assert (bench.state().isr, bench.state().elr) == ((1,), (2,)), "3 went when records could still be committed"
 
 
-def test_the_leaders_own_proposal_makes_eligible_too() -> None:
-    bench = running_topic(config=TWO)
+def test_the_leaders_own_proposal_makes_eligible_too(bench: Bench) -> None:
     [wire] = bench.isr(1, [1])
     assert isinstance(wire, list)
     assert PartitionState.from_wire(wire).elr == (2, 3)
 
 
-def test_no_replica_is_eligible_once_the_isr_is_large_enough_again() -> None:
-    bench = running_topic(config=TWO)
+def test_no_replica_is_eligible_once_the_isr_is_large_enough_again(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.isr(1, [1, 3])
     assert bench.state().elr == ()
 
 
-def test_a_sole_eligible_leader_stays_so_until_the_isr_is_large_enough() -> None:
+def test_a_sole_eligible_leader_stays_so_until_the_isr_is_large_enough(bench: Bench) -> None:
     """ADR 0025: the leader is about to expose records that an eligible replica may lack."""
-    bench = running_topic(config=TWO)
     bench.isr(1, [1])
     epoch = bench.state().partition_epoch
     [wire] = bench.isr(1, [1], drops_eligible=True)
@@ -63,16 +63,14 @@ def test_a_sole_eligible_leader_stays_so_until_the_isr_is_large_enough() -> None
     assert bench.state().elr == ()
 
 
-def test_to_be_the_only_one_is_compared_and_set_as_every_proposal() -> None:
-    bench = running_topic(config=TWO)
+def test_to_be_the_only_one_is_compared_and_set_as_every_proposal(bench: Bench) -> None:
     bench.isr(1, [1])
     with pytest.raises(InvalidUpdateVersion):
         bench.isr(1, [1], drops_eligible=True, partition_epoch=bench.state().partition_epoch - 1)
     assert bench.state().elr == (2, 3)
 
 
-def test_an_eligible_replica_leads_cleanly_when_no_isr_member_is_there() -> None:
-    bench = running_topic(config=TWO)
+def test_an_eligible_replica_leads_cleanly_when_no_isr_member_is_there(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     assert bench.summary() == (2, 2, (2,))
@@ -89,8 +87,7 @@ def test_isr_members_come_before_eligible_replicas() -> None:
     assert bench.summary() == (3, 2, (3,))
 
 
-def test_an_eligible_replica_that_comes_back_leads() -> None:
-    bench = running_topic(config=TWO)
+def test_an_eligible_replica_that_comes_back_leads(bench: Bench) -> None:
     for broker in (3, 2, 1):
         bench.lose_replica(broker)
     assert bench.summary() == (-1, 1, (1,))
@@ -100,8 +97,7 @@ def test_an_eligible_replica_that_comes_back_leads() -> None:
     assert bench.summary() == (2, 2, (2,))
 
 
-def test_an_eligible_replica_that_lost_its_log_does_not_lead() -> None:
-    bench = running_topic(config=TWO)
+def test_an_eligible_replica_that_lost_its_log_does_not_lead(bench: Bench) -> None:
     bench.lose_replica(3)
     bench.lose_replica(2)
     bench.lose_replica(1)
@@ -112,16 +108,14 @@ def test_an_eligible_replica_that_lost_its_log_does_not_lead() -> None:
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_an_eligible_replica_that_crashed_before_its_sync_does_not_lead() -> None:
-    bench = running_topic(config=TWO)
+def test_an_eligible_replica_that_crashed_before_its_sync_does_not_lead(bench: Bench) -> None:
     for broker in (3, 2, 1):
         bench.lose_replica(broker)
     bench.replica(2, unsynced_lost=True)
     assert (bench.summary(), bench.state().elr) == ((-1, 1, (1,)), ())
 
 
-def test_the_last_isr_member_without_its_log_yields_to_an_eligible_one() -> None:
-    bench = running_topic(config=TWO)
+def test_the_last_isr_member_without_its_log_yields_to_an_eligible_one(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(2)
     bench.lose_replica(3)
@@ -136,8 +130,7 @@ def test_the_last_isr_member_without_its_log_yields_to_an_eligible_one() -> None
     assert bench.image.lost_logs == {}
 
 
-def test_an_isr_member_is_waited_for_after_the_controllers_start() -> None:
-    bench = running_topic(config=TWO)
+def test_an_isr_member_is_waited_for_after_the_controllers_start(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.start()
     bench.back(2)
@@ -146,8 +139,7 @@ def test_an_isr_member_is_waited_for_after_the_controllers_start() -> None:
     assert bench.summary() == (2, 2, (2,))
 
 
-def test_a_changed_minimum_does_not_make_replicas_eligible() -> None:
-    bench = running_topic(config=TWO)
+def test_a_changed_minimum_does_not_make_replicas_eligible(bench: Bench) -> None:
     bench.isr(1, [1])
     alter(bench, min_insync_replicas=1)
     assert bench.state().elr == (), "from here on one replica commits alone"
@@ -155,8 +147,7 @@ def test_a_changed_minimum_does_not_make_replicas_eligible() -> None:
     assert bench.state().elr == ()
 
 
-def test_the_eligible_replicas_survive_the_snapshot() -> None:
-    bench = running_topic(config=TWO)
+def test_the_eligible_replicas_survive_the_snapshot(bench: Bench) -> None:
     bench.isr(1, [1])
     again = MetadataImage.restore(bench.image.version, bench.image.to_records())
     assert again.partition(bench.state().partition) == bench.state()

@@ -29,6 +29,11 @@ from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, TIMEOUT_MS, Ben
 # ---------------------------------------------------------------- the controller itself
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return three_brokers()
+
+
 def test_the_first_life_gives_the_cluster_its_identity_and_configuration() -> None:
     bench = Bench().start({"num.partitions": "3"})
     assert len(bench.image.cluster_id) == 32
@@ -92,8 +97,7 @@ def test_a_broker_gets_its_incarnation_and_a_snapshot_that_includes_it() -> None
     assert (cluster_id, epoch) == (image.cluster_id, image.controller_epoch)
 
 
-def test_a_directory_without_an_id_gets_the_next_free_one_and_keeps_it() -> None:
-    bench = three_brokers()
+def test_a_directory_without_an_id_gets_the_next_free_one_and_keeps_it(bench: Bench) -> None:
     assert bench.broker(-1, directory="fresh")[5] == 4
     assert bench.broker(-1, directory="fresh")[5] == 4
     assert bench.broker(-1, directory="other")[5] == 5
@@ -102,8 +106,7 @@ def test_a_directory_without_an_id_gets_the_next_free_one_and_keeps_it() -> None
     assert [broker.directory_id for broker in bench.image.online_brokers()][3:] == ["fresh", "other"]
 
 
-def test_published_records_keep_an_image_up_to_date() -> None:
-    bench = three_brokers()
+def test_published_records_keep_an_image_up_to_date(bench: Bench) -> None:
     image = bench.image.copy()
     for change in (lambda: bench.create(), lambda: bench.lose(("broker", 3)), lambda: bench.producer_ids()):
         change()
@@ -114,15 +117,13 @@ def test_published_records_keep_an_image_up_to_date() -> None:
         assert image == bench.image
 
 
-def test_a_registering_broker_is_not_sent_the_step_that_its_snapshot_has() -> None:
-    bench = three_brokers()
+def test_a_registering_broker_is_not_sent_the_step_that_its_snapshot_has(bench: Bench) -> None:
     others = set(bench.sessions.values())
     bench.broker(4)
     assert set(bench.published()[0].sessions) == others
 
 
-def test_a_broker_of_another_cluster_is_refused() -> None:
-    bench = three_brokers()
+def test_a_broker_of_another_cluster_is_refused(bench: Bench) -> None:
     bench.broker(1, cluster=bench.image.cluster_id)
     with pytest.raises(InconsistentClusterId):
         bench.broker(4, cluster="another")
@@ -135,15 +136,13 @@ def test_a_lost_broker_is_offline_and_its_replicas_go_on() -> None:
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_silent_broker_is_offline_after_the_session_timeout() -> None:
-    bench = three_brokers()
+def test_a_silent_broker_is_offline_after_the_session_timeout(bench: Bench) -> None:
     bench.silent.add(bench.sessions["broker", 2])
     bench.wait(TIMEOUT_MS + 500)
     assert [broker.broker for broker in bench.image.online_brokers()] == [1, 3]
 
 
-def test_only_the_present_incarnation_of_a_broker_is_resumed() -> None:
-    bench = three_brokers()
+def test_only_the_present_incarnation_of_a_broker_is_resumed(bench: Bench) -> None:
     old = bench.lives["broker", 1]
     bench.broker(1, incarnation=old)
     assert bench.lives["broker", 1] == old
@@ -153,15 +152,13 @@ def test_only_the_present_incarnation_of_a_broker_is_resumed() -> None:
         bench.broker(1, incarnation=old)
 
 
-def test_a_broker_that_was_counted_as_dead_is_online_when_it_returns() -> None:
-    bench = three_brokers()
+def test_a_broker_that_was_counted_as_dead_is_online_when_it_returns(bench: Bench) -> None:
     bench.lose(("broker", 1))
     bench.broker(1, incarnation=bench.lives["broker", 1])
     assert bench.image.brokers[BrokerId(1)].online
 
 
-def test_two_directories_cannot_be_the_same_broker() -> None:
-    bench = three_brokers()
+def test_two_directories_cannot_be_the_same_broker(bench: Bench) -> None:
     with pytest.raises(DataDirectoryError):
         bench.broker(1, directory="elsewhere")
     bench.start()
@@ -184,8 +181,7 @@ def test_brokers_that_stay_away_are_offline_after_the_grace_period() -> None:
 # ---------------------------------------------------------------- coordinators
 
 
-def test_a_coordinator_is_started_with_its_topic_on_first_use() -> None:
-    bench = three_brokers()
+def test_a_coordinator_is_started_with_its_topic_on_first_use(bench: Bench) -> None:
     assert bench.ensure() == []
     assert [len(state.replicas) for state in bench.image.topics["__consumer_offsets"].partitions] == [3]
     assert [(found.kind, found.index) for found in bench.effects if isinstance(found, StartCoordinator)] == [
@@ -210,8 +206,7 @@ def starts(bench: Bench) -> int:
     return sum(isinstance(found, StartCoordinator) for found in bench.effects)
 
 
-def test_a_coordinator_is_started_again_only_when_it_does_not_register() -> None:
-    bench = three_brokers()
+def test_a_coordinator_is_started_again_only_when_it_does_not_register(bench: Bench) -> None:
     assert [starts(bench), starts(bench)] == [1, 0]
     bench.wait(5_000)
     assert [starts(bench), starts(bench)] == [1, 0]
@@ -222,8 +217,7 @@ def test_a_coordinator_is_started_again_only_when_it_does_not_register() -> None
     assert starts(bench) == 1
 
 
-def test_a_coordinator_exists_for_each_partition_of_known_kinds_only() -> None:
-    bench = three_brokers()
+def test_a_coordinator_exists_for_each_partition_of_known_kinds_only(bench: Bench) -> None:
     with pytest.raises(InvalidRequest):
         bench.ensure(1)
     with pytest.raises(InvalidRequest, match="group"):
@@ -232,8 +226,7 @@ def test_a_coordinator_exists_for_each_partition_of_known_kinds_only() -> None:
         bench.coordinator(7)
 
 
-def test_each_coordinator_incarnation_gets_the_next_producer_epoch() -> None:
-    bench = three_brokers()
+def test_each_coordinator_incarnation_gets_the_next_producer_epoch(bench: Bench) -> None:
     bench.ensure()
     bench.producer_ids(10)
     assert bench.coordinator() == [0, 10, 0, DEFAULTS]
@@ -244,8 +237,7 @@ def test_each_coordinator_incarnation_gets_the_next_producer_epoch() -> None:
     assert bench.image.next_producer_id == 11
 
 
-def test_a_newer_connection_of_a_coordinator_closes_the_older_one() -> None:
-    bench = three_brokers()
+def test_a_newer_connection_of_a_coordinator_closes_the_older_one(bench: Bench) -> None:
     bench.ensure()
     bench.coordinator()
     old = bench.sessions["group", 0]
@@ -253,8 +245,7 @@ def test_a_newer_connection_of_a_coordinator_closes_the_older_one() -> None:
     assert [found.session for found in bench.effects if isinstance(found, CloseSession)] == [old]
 
 
-def test_a_lost_coordinator_has_no_endpoint() -> None:
-    bench = three_brokers()
+def test_a_lost_coordinator_has_no_endpoint(bench: Bench) -> None:
     bench.ensure()
     bench.coordinator()
     assert bench.image.coordinators["group", 0].port == 20_000
@@ -262,8 +253,7 @@ def test_a_lost_coordinator_has_no_endpoint() -> None:
     assert bench.image.coordinators["group", 0].port == 0
 
 
-def test_an_absent_coordinator_has_no_endpoint_after_the_grace_period() -> None:
-    bench = three_brokers()
+def test_an_absent_coordinator_has_no_endpoint_after_the_grace_period(bench: Bench) -> None:
     bench.ensure()
     bench.coordinator()
     bench.start()
@@ -273,8 +263,7 @@ def test_an_absent_coordinator_has_no_endpoint_after_the_grace_period() -> None:
     assert bench.image.coordinators["group", 0].port == 0
 
 
-def test_transaction_coordinators_have_a_compacted_topic_of_their_own() -> None:
-    bench = three_brokers()
+def test_transaction_coordinators_have_a_compacted_topic_of_their_own(bench: Bench) -> None:
     bench.ensure(kind="transaction")
     assert bench.image.topics["__transaction_state"].config["cleanup.policy"] == "compact"
     assert "__consumer_offsets" not in bench.image.topics

@@ -19,6 +19,11 @@ from tests.unit.core.controller.bench import (
 # ---------------------------------------------------------------- registration
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return running_topic()
+
+
 def test_a_registration_returns_the_incarnation_and_a_state_with_it() -> None:
     bench = new_topic()
     incarnation, wire, _, _, _ = bench.replica(1)
@@ -40,8 +45,7 @@ def test_a_registration_returns_the_settings_of_now() -> None:
     assert set_now.items() <= bench.image.topics["flights"].config.items()
 
 
-def test_incarnations_rise_with_every_life() -> None:
-    bench = running_topic()
+def test_incarnations_rise_with_every_life(bench: Bench) -> None:
     first = bench.lives[T0, 2]
     bench.replica(2)
     assert bench.lives[T0, 2] > first
@@ -56,22 +60,19 @@ def test_the_other_replicas_alone_are_notified_of_a_registration() -> None:
     assert state.leader == 1
 
 
-def test_a_state_is_addressed_to_the_incarnation_that_registered() -> None:
-    bench = running_topic()
+def test_a_state_is_addressed_to_the_incarnation_that_registered(bench: Bench) -> None:
     bench.lose_replica(3)
     sent = {found.session: found.incarnation for found in bench.effects if isinstance(found, SendPartitionState)}
     assert sent == {bench.sessions[T0, broker]: bench.lives[T0, broker] for broker in (1, 2)}
 
 
-def test_the_present_life_is_taken_up_again_without_a_change() -> None:
-    bench = running_topic()
+def test_the_present_life_is_taken_up_again_without_a_change(bench: Bench) -> None:
     before, epoch = len(bench.log), bench.state().partition_epoch
     bench.back(1)
     assert (len(bench.log), bench.state().partition_epoch) == (before, epoch)
 
 
-def test_a_second_connection_of_the_same_life_replaces_the_first_one() -> None:
-    bench = running_topic()
+def test_a_second_connection_of_the_same_life_replaces_the_first_one(bench: Bench) -> None:
     old = bench.sessions[T0, 2]
     bench.back(2)
     assert [found.session for found in bench.effects if isinstance(found, CloseSession)] == [old]
@@ -80,8 +81,7 @@ def test_a_second_connection_of_the_same_life_replaces_the_first_one() -> None:
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_an_earlier_life_is_refused() -> None:
-    bench = running_topic()
+def test_an_earlier_life_is_refused(bench: Bench) -> None:
     old = bench.lives[T0, 2]
     bench.replica(2)
     with pytest.raises(StaleBrokerEpoch):
@@ -98,16 +98,14 @@ def test_a_replica_of_a_deleted_topic_is_refused() -> None:
         running_topic().replica(1, topic_id="f" * 32)
 
 
-def test_a_broker_that_holds_no_replica_is_refused() -> None:
-    bench = running_topic()
+def test_a_broker_that_holds_no_replica_is_refused(bench: Bench) -> None:
     with pytest.raises(UnknownTopicOrPartition):
         bench.replica(4)
     with pytest.raises(UnknownTopicOrPartition):
         bench.replica(1, TopicPartition("flights", 9))
 
 
-def test_a_connection_registers_as_one_member_only() -> None:
-    bench = running_topic()
+def test_a_connection_registers_as_one_member_only(bench: Bench) -> None:
     with pytest.raises(InvalidRequest):
         bench.replica(2, session=bench.sessions[T0, 1])
 
@@ -120,29 +118,25 @@ def test_a_registration_without_an_endpoint_is_refused() -> None:
 # ---------------------------------------------------------------- fencing
 
 
-def test_the_first_online_isr_member_replaces_a_lost_leader() -> None:
-    bench = running_topic()
+def test_the_first_online_isr_member_replaces_a_lost_leader(bench: Bench) -> None:
     epoch = bench.state().partition_epoch
     bench.lose_replica(1)
     assert bench.summary() == (2, 2, (2, 3))
     assert bench.state().partition_epoch == epoch + 1
 
 
-def test_a_lost_follower_leaves_the_isr_and_the_leader_epoch_stays() -> None:
-    bench = running_topic()
+def test_a_lost_follower_leaves_the_isr_and_the_leader_epoch_stays(bench: Bench) -> None:
     bench.lose_replica(2)
     assert bench.summary() == (1, 1, (1, 3))
 
 
-def test_a_lost_replica_has_port_zero_and_keeps_its_incarnation() -> None:
-    bench = running_topic()
+def test_a_lost_replica_has_port_zero_and_keeps_its_incarnation(bench: Bench) -> None:
     bench.lose_replica(2)
     place = bench.state().places[1]
     assert (place.port, place.host, place.incarnation) == (0, "", bench.lives[T0, 2])
 
 
-def test_a_lost_replica_outside_the_isr_changes_nothing_but_its_place() -> None:
-    bench = running_topic()
+def test_a_lost_replica_outside_the_isr_changes_nothing_but_its_place(bench: Bench) -> None:
     bench.isr(1, [1, 2])
     epoch = bench.state().partition_epoch
     bench.lose_replica(3)
@@ -150,8 +144,7 @@ def test_a_lost_replica_outside_the_isr_changes_nothing_but_its_place() -> None:
     assert bench.state().places[2].port == 0
 
 
-def test_the_last_isr_member_stays_in_the_isr_and_the_leader_is_none() -> None:
-    bench = running_topic()
+def test_the_last_isr_member_stays_in_the_isr_and_the_leader_is_none(bench: Bench) -> None:
     bench.lose_replica(3)
     bench.lose_replica(2)
     epoch = bench.state().partition_epoch
@@ -160,55 +153,48 @@ def test_the_last_isr_member_stays_in_the_isr_and_the_leader_is_none() -> None:
     assert bench.state().partition_epoch == epoch + 1
 
 
-def test_a_replica_outside_the_isr_never_leads() -> None:
-    bench = running_topic()
+def test_a_replica_outside_the_isr_never_leads(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.wait(10_000)
     assert bench.summary() == (-1, 1, (1,))
 
 
-def test_the_last_isr_member_leads_again_in_a_new_epoch_when_it_returns() -> None:
-    bench = running_topic()
+def test_the_last_isr_member_leads_again_in_a_new_epoch_when_it_returns(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.replica(1)
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_the_same_incarnation_returning_last_leads_in_a_new_epoch() -> None:
-    bench = running_topic()
+def test_the_same_incarnation_returning_last_leads_in_a_new_epoch(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.back(1)
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_an_unnoticed_restart_of_a_leader_is_fenced_first() -> None:
-    bench = running_topic()
+def test_an_unnoticed_restart_of_a_leader_is_fenced_first(bench: Bench) -> None:
     old = bench.sessions[T0, 1]
     bench.replica(1)
     assert bench.summary() == (2, 2, (2, 3))
     assert old in bench.closed
 
 
-def test_a_new_life_of_a_lonely_leader_leads_in_a_new_epoch() -> None:
-    bench = running_topic()
+def test_a_new_life_of_a_lonely_leader_leads_in_a_new_epoch(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.replica(1)
     assert bench.summary() == (1, 2, (1,))
 
 
-def test_a_new_life_of_a_follower_leaves_the_isr_until_it_has_caught_up() -> None:
-    bench = running_topic()
+def test_a_new_life_of_a_follower_leaves_the_isr_until_it_has_caught_up(bench: Bench) -> None:
     bench.replica(3)
     assert bench.summary() == (1, 1, (1, 2))
     bench.isr(1, [1, 2, 3])
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_silent_replica_is_fenced_after_the_session_timeout() -> None:
-    bench = running_topic()
+def test_a_silent_replica_is_fenced_after_the_session_timeout(bench: Bench) -> None:
     old = bench.sessions[T0, 1]
     bench.silent.add(old)
     bench.wait(TIMEOUT_MS)
@@ -218,15 +204,13 @@ def test_a_silent_replica_is_fenced_after_the_session_timeout() -> None:
     assert old in bench.closed
 
 
-def test_replicas_that_fell_silent_together_are_not_elected_in_between() -> None:
-    bench = running_topic()
+def test_replicas_that_fell_silent_together_are_not_elected_in_between(bench: Bench) -> None:
     bench.silent |= {bench.sessions[T0, 1], bench.sessions[T0, 2]}
     bench.wait(TIMEOUT_MS + 500)
     assert bench.summary() == (3, 2, (3,))
 
 
-def test_a_pause_of_the_controller_itself_fences_no_replica() -> None:
-    bench = running_topic()
+def test_a_pause_of_the_controller_itself_fences_no_replica(bench: Bench) -> None:
     bench.now += 60_000
     bench.step(Tick(cause="test", now_ms=bench.now))
     assert bench.summary() == (1, 1, (1, 2, 3))
@@ -235,8 +219,7 @@ def test_a_pause_of_the_controller_itself_fences_no_replica() -> None:
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_controller_pause_just_below_the_timeout_fences_no_replica() -> None:
-    bench = running_topic()
+def test_a_controller_pause_just_below_the_timeout_fences_no_replica(bench: Bench) -> None:
     bench.now += TIMEOUT_MS // 4
     bench.step(Tick(cause="test", now_ms=bench.now))
     bench.now += TIMEOUT_MS - 100
@@ -244,8 +227,7 @@ def test_a_controller_pause_just_below_the_timeout_fences_no_replica() -> None:
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_clock_that_steps_back_does_no_harm() -> None:
-    bench = running_topic()
+def test_a_clock_that_steps_back_does_no_harm(bench: Bench) -> None:
     bench.step(Tick(cause="test", now_ms=0))
     assert bench.summary() == (1, 1, (1, 2, 3))
 
@@ -327,8 +309,7 @@ def warning_of(bench: Bench) -> str:
     return next(found.warning for found in bench.effects if isinstance(found, Reply))
 
 
-def test_a_leader_without_its_log_does_not_lead_again() -> None:
-    bench = running_topic()
+def test_a_leader_without_its_log_does_not_lead_again(bench: Bench) -> None:
     bench.lose_replica(1)
     bench.replica(1, log_lost=True)
     assert bench.summary() == (2, 2, (2, 3))
@@ -342,8 +323,7 @@ def test_a_member_without_its_log_leaves_the_isr_to_absent_members() -> None:
     assert bench.summary() == (3, 2, (2, 3))
 
 
-def test_the_only_member_without_its_log_is_warned_and_does_not_lead() -> None:
-    bench = running_topic()
+def test_the_only_member_without_its_log_is_warned_and_does_not_lead(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.replica(1, log_lost=True)
@@ -351,8 +331,7 @@ def test_the_only_member_without_its_log_is_warned_and_does_not_lead() -> None:
     assert "unclean.leader.election.enable" in warning_of(bench)
 
 
-def test_a_lost_log_outlives_the_next_incarnation_and_controller() -> None:
-    bench = running_topic()
+def test_a_lost_log_outlives_the_next_incarnation_and_controller(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.replica(1, log_lost=True)
     bench.replica(1)
@@ -363,8 +342,7 @@ def test_a_lost_log_outlives_the_next_incarnation_and_controller() -> None:
     assert bench.summary() == (-1, 1, (1,))
 
 
-def test_a_replica_outside_the_isr_may_lose_its_log_without_a_word() -> None:
-    bench = running_topic()
+def test_a_replica_outside_the_isr_may_lose_its_log_without_a_word(bench: Bench) -> None:
     bench.isr(1, [1, 2])
     bench.replica(3, log_lost=True)
     assert warning_of(bench) == ""
@@ -426,8 +404,7 @@ def test_a_snapshot_of_the_image_keeps_the_identities_of_logs() -> None:
     assert MetadataImage.restore(image.version, image.to_records()) == image
 
 
-def test_a_broker_on_another_directory_has_lost_the_logs_of_its_replicas() -> None:
-    bench = running_topic()
+def test_a_broker_on_another_directory_has_lost_the_logs_of_its_replicas(bench: Bench) -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.lose(("broker", 1))

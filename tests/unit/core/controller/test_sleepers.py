@@ -30,8 +30,12 @@ from tests.unit.core.controller.sleep_bench import (
 )
 
 
-def test_another_broker_leads_in_the_next_epoch_when_the_leader_s_is_lost() -> None:
-    bench = sleeping_topic()
+@pytest.fixture
+def bench() -> Bench:
+    return sleeping_topic()
+
+
+def test_another_broker_leads_in_the_next_epoch_when_the_leader_s_is_lost(bench: Bench) -> None:
     bench.lose(("broker", 1))
     assert bench.summary() == (2, 2, (1, 2, 3))
     assert bench.state().asleep == POINT
@@ -39,15 +43,13 @@ def test_another_broker_leads_in_the_next_epoch_when_the_leader_s_is_lost() -> N
     assert bench.summary() == (2, 2, (1, 2, 3)), "it stays where it is when the broker returns"
 
 
-def test_a_broker_that_does_not_lead_may_be_lost_without_a_change() -> None:
-    bench = sleeping_topic()
+def test_a_broker_that_does_not_lead_may_be_lost_without_a_change(bench: Bench) -> None:
     before = bench.state()
     bench.lose(("broker", 3))
     assert bench.state() == before
 
 
-def test_without_any_broker_it_keeps_its_leader_until_one_is_back() -> None:
-    bench = sleeping_topic()
+def test_without_any_broker_it_keeps_its_leader_until_one_is_back(bench: Bench) -> None:
     bench.lose(("broker", 2))
     bench.lose(("broker", 3))
     bench.lose(("broker", 1))
@@ -68,16 +70,14 @@ def test_a_controller_that_starts_waits_before_it_moves_sleepers() -> None:
     assert bench.summary() == (2, 2, (1, 2, 3))
 
 
-def test_the_sleepers_of_a_broker_that_stops_move() -> None:
-    bench = sleeping_topic()
+def test_the_sleepers_of_a_broker_that_stops_move(bench: Bench) -> None:
     assert stop(bench, 1) == [1, [], []]
     assert bench.summary() == (2, 2, (1, 2, 3))
     resume(bench, 1)
     assert bench.summary() == (2, 2, (1, 2, 3))
 
 
-def test_it_wakes_on_a_stopped_broker_only_once_that_is_resumed() -> None:
-    bench = sleeping_topic()
+def test_it_wakes_on_a_stopped_broker_only_once_that_is_resumed(bench: Bench) -> None:
     stop(bench, 2)
     wake(bench)
     bench.replica(1)
@@ -85,8 +85,7 @@ def test_it_wakes_on_a_stopped_broker_only_once_that_is_resumed() -> None:
     assert bench.summary() == (1, 2, (1, 3))
 
 
-def test_the_last_broker_that_is_resumed_leads_what_slept_without_one() -> None:
-    bench = sleeping_topic()
+def test_the_last_broker_that_is_resumed_leads_what_slept_without_one(bench: Bench) -> None:
     for broker in (2, 3, 1):
         stop(bench, broker)
     assert bench.summary()[0] == 1
@@ -95,8 +94,7 @@ def test_the_last_broker_that_is_resumed_leads_what_slept_without_one() -> None:
     assert bench.summary() == (3, 2, (1, 2, 3))
 
 
-def test_a_broker_that_lost_its_directory_wakes_what_slept_on_it() -> None:
-    bench = sleeping_topic()
+def test_a_broker_that_lost_its_directory_wakes_what_slept_on_it(bench: Bench) -> None:
     bench.lose(("broker", 1))
     bench.wait(GRACE_MS)
     bench.broker(1, directory="another")
@@ -111,8 +109,7 @@ def test_a_broker_that_lost_its_directory_wakes_what_slept_on_it() -> None:
     assert 1 not in bench.state().isr
 
 
-def test_a_reassignment_wakes_it_and_an_order_of_preference_does_not() -> None:
-    bench = sleeping_topic()
+def test_a_reassignment_wakes_it_and_an_order_of_preference_does_not(bench: Bench) -> None:
     bench.broker(4)
     bench.reassign([2, 1, 3])
     assert bench.state().asleep == POINT
@@ -129,8 +126,7 @@ def test_a_reassignment_wakes_it_and_an_order_of_preference_does_not() -> None:
     assert set(bench.state().replicas) == {1, 2, 4}
 
 
-def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not() -> None:
-    bench = sleeping_topic()
+def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not(bench: Bench) -> None:
     change = {"cause": "test", "now_ms": bench.now, "topic": "flights"}
     bench.call(AlterTopicConfigReceived(**change, request=bench.number(), set={"retention.ms": "5"}))  # type: ignore[arg-type]
     assert bench.state().asleep == POINT
@@ -149,8 +145,9 @@ def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not() -> None:
         ({"message.timestamp.type": "LogAppendTime"}, False),
     ],
 )
-def test_a_topic_wakes_for_a_configuration_that_removes_records(change: dict[str, object], wakes: bool) -> None:
-    bench = sleeping_topic()
+def test_a_topic_wakes_for_a_configuration_that_removes_records(
+    bench: Bench, change: dict[str, object], wakes: bool
+) -> None:
     alter = AlterTopicConfigReceived(
         cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=change
     )
@@ -158,8 +155,7 @@ def test_a_topic_wakes_for_a_configuration_that_removes_records(change: dict[str
     assert (bench.state().asleep is None) == wakes
 
 
-def test_leadership_returns_to_the_preferred_broker_asleep() -> None:
-    bench = sleeping_topic()
+def test_leadership_returns_to_the_preferred_broker_asleep(bench: Bench) -> None:
     bench.lose(("broker", 1))
     bench.broker(1)
     bench.call(ElectLeadersReceived(cause="test", now_ms=bench.now, request=bench.number()))

@@ -45,6 +45,11 @@ def alter(bench: Bench, *, topic: str = "flights", **change: object) -> list[obj
 # ---------------------------------------------------------------- names
 
 
+@pytest.fixture
+def bench() -> Bench:
+    return three_brokers()
+
+
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "x" * 249, "..."])
 def test_legal_names(name: str) -> None:
     validate_topic_name(name)
@@ -56,8 +61,7 @@ def test_illegal_names(name: str) -> None:
         validate_topic_name(name)
 
 
-def test_names_that_differ_in_dot_and_underscore_only_collide() -> None:
-    bench = three_brokers()
+def test_names_that_differ_in_dot_and_underscore_only_collide(bench: Bench) -> None:
     bench.create("a.b")
     with pytest.raises(InvalidTopic, match=r"'a\.b'"):
         bench.create("a_b")
@@ -71,8 +75,7 @@ def test_names_with_two_underscores_in_front_are_the_clusters_own() -> None:
 # ---------------------------------------------------------------- creation
 
 
-def test_a_topic_gets_the_defaults_for_what_is_not_given() -> None:
-    bench = three_brokers()
+def test_a_topic_gets_the_defaults_for_what_is_not_given(bench: Bench) -> None:
     [topic_id] = bench.create()
     topic = bench.image.topics["flights"]
     assert topic.topic_id == topic_id
@@ -80,8 +83,7 @@ def test_a_topic_gets_the_defaults_for_what_is_not_given() -> None:
     assert topic.config == {}
 
 
-def test_a_given_assignment_is_taken_as_it_is() -> None:
-    bench = three_brokers()
+def test_a_given_assignment_is_taken_as_it_is(bench: Bench) -> None:
     bench.create(assignment=[[3, 1], [2, 3]])
     assert [state.replicas for state in bench.image.topics["flights"].partitions] == [(3, 1), (2, 3)]
 
@@ -104,22 +106,19 @@ def test_a_given_assignment_is_taken_as_it_is() -> None:
         ({"config": {"min.insync.replicas": 3}}, InvalidConfig),
     ],
 )
-def test_an_illegal_request_creates_nothing(arguments: dict[str, object], error: type[Exception]) -> None:
-    bench = three_brokers()
+def test_an_illegal_request_creates_nothing(bench: Bench, arguments: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         bench.create("flights", **arguments)
     assert bench.image.topics == {}
 
 
-def test_a_topic_is_created_once() -> None:
-    bench = three_brokers()
+def test_a_topic_is_created_once(bench: Bench) -> None:
     bench.create()
     with pytest.raises(TopicAlreadyExists):
         bench.create()
 
 
-def test_replicas_are_not_placed_on_brokers_that_are_offline() -> None:
-    bench = three_brokers()
+def test_replicas_are_not_placed_on_brokers_that_are_offline(bench: Bench) -> None:
     bench.lose(("broker", 2))
     bench.create(partitions=6)
     used = {broker for state in bench.image.topics["flights"].partitions for broker in state.replicas}
@@ -150,8 +149,7 @@ def test_a_new_partition_does_not_wait_for_a_broker_lost_before_it_began() -> No
     assert bench.summary() == (2, 1, (2,))
 
 
-def test_a_new_partition_does_not_wait_for_a_replica_that_fails_to_start() -> None:
-    bench = three_brokers()
+def test_a_new_partition_does_not_wait_for_a_replica_that_fails_to_start(bench: Bench) -> None:
     bench.create(assignment=[[1, 2, 3]])
     bench.replica(2)
     assert bench.summary() == (-1, 0, (1, 2, 3))
@@ -162,16 +160,14 @@ def test_a_new_partition_does_not_wait_for_a_replica_that_fails_to_start() -> No
     assert bench.summary() == (2, 1, (2, 3)), "it follows, and the leader takes it into the ISR again"
 
 
-def test_validation_alone_creates_nothing() -> None:
-    bench = three_brokers()
+def test_validation_alone_creates_nothing(bench: Bench) -> None:
     assert bench.create(validate_only=True) == [""]
     assert bench.image.topics == {}
     with pytest.raises(InvalidConfig):
         bench.create(validate_only=True, config={"nonsense": 1})
 
 
-def test_the_record_goes_to_all_brokers_before_the_answer() -> None:
-    bench = three_brokers()
+def test_the_record_goes_to_all_brokers_before_the_answer(bench: Bench) -> None:
     bench.create()
     names = [type(effect).__name__ for effect in bench.effects]
     assert names == ["PublishMetadata", "Reply"]
@@ -212,8 +208,7 @@ def test_an_unknown_topic_cannot_be_deleted_and_the_nearest_one_is_named() -> No
         delete(running_topic(), "flihgts")
 
 
-def test_the_clusters_own_topics_cannot_be_deleted() -> None:
-    bench = three_brokers()
+def test_the_clusters_own_topics_cannot_be_deleted(bench: Bench) -> None:
     bench.ensure()
     with pytest.raises(InvalidRequest):
         delete(bench, "__consumer_offsets")
@@ -222,8 +217,7 @@ def test_the_clusters_own_topics_cannot_be_deleted() -> None:
 # ---------------------------------------------------------------- configuration
 
 
-def test_settings_are_set_changed_and_taken_back() -> None:
-    bench = three_brokers()
+def test_settings_are_set_changed_and_taken_back(bench: Bench) -> None:
     bench.create(config={"retention.ms": 5, "segment.bytes": "4096"})
     alter(bench, set={"retention.ms": "7"}, delete=["segment.bytes"])
     assert bench.image.topics["flights"].config == {"retention.ms": "7"}
@@ -245,8 +239,7 @@ def test_an_illegal_setting_changes_nothing() -> None:
         alter(bench, topic="nowhere")
 
 
-def test_every_setting_is_described_with_the_value_that_counts() -> None:
-    bench = three_brokers()
+def test_every_setting_is_described_with_the_value_that_counts(bench: Bench) -> None:
     bench.create(config={"retention.ms": 5})
     rows = described(bench, "flights")
     found = {row[0]: row[1:4] for row in rows}

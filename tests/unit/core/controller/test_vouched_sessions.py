@@ -18,7 +18,8 @@ def state(bench: Bench, broker: int, vouched: list[int] | None = None, *notes: t
     )
 
 
-def vouched_topic() -> Bench:
+@pytest.fixture
+def bench() -> Bench:
     """A topic whose replicas send no heartbeats, because their brokers vouch for them."""
     bench = running_topic()
     for broker in (1, 2, 3):
@@ -32,8 +33,7 @@ def watched(bench: Bench) -> int:
     return len(bench.machine._sessions._alone)
 
 
-def test_replicas_that_their_brokers_vouch_for_need_no_heartbeats() -> None:
-    bench = vouched_topic()
+def test_replicas_that_their_brokers_vouch_for_need_no_heartbeats(bench: Bench) -> None:
     bench.wait(4 * TIMEOUT_MS)
     assert bench.summary() == (1, 1, (1, 2, 3))
     assert watched(bench) == 3, "the brokers alone"
@@ -47,8 +47,7 @@ def test_replicas_that_their_brokers_do_not_name_need_heartbeats() -> None:
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_replica_found_silent_by_its_broker_is_fenced_by_its_last_beat() -> None:
-    bench = vouched_topic()
+def test_a_replica_found_silent_by_its_broker_is_fenced_by_its_last_beat(bench: Bench) -> None:
     bench.wait(1_000)
     state(bench, 1, [], (bench.lives[T0, 1], 1_200, 0))
     bench.wait(TIMEOUT_MS - 1_200 - TICK_MS)
@@ -57,8 +56,7 @@ def test_a_replica_found_silent_by_its_broker_is_fenced_by_its_last_beat() -> No
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_replica_left_out_without_a_note_counts_from_the_last_heartbeat() -> None:
-    bench = vouched_topic()
+def test_a_replica_left_out_without_a_note_counts_from_the_last_heartbeat(bench: Bench) -> None:
     state(bench, 1, [])
     bench.wait(TIMEOUT_MS)
     assert bench.summary() == (1, 1, (1, 2, 3))
@@ -66,8 +64,7 @@ def test_a_replica_left_out_without_a_note_counts_from_the_last_heartbeat() -> N
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_the_death_of_a_broker_fences_no_replica_that_then_speaks() -> None:
-    bench = vouched_topic()
+def test_the_death_of_a_broker_fences_no_replica_that_then_speaks(bench: Bench) -> None:
     bench.lose(("broker", 1))
     assert watched(bench) == 3, "two brokers, one replica"
     bench.silent.discard(bench.sessions[T0, 1])
@@ -75,8 +72,7 @@ def test_the_death_of_a_broker_fences_no_replica_that_then_speaks() -> None:
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_broker_that_hangs_fences_no_replica_that_speaks() -> None:
-    bench = vouched_topic()
+def test_a_broker_that_hangs_fences_no_replica_that_speaks(bench: Bench) -> None:
     bench.silent.add(bench.sessions["broker", 1])
     bench.silent.discard(bench.sessions[T0, 1])
     bench.wait(3 * TIMEOUT_MS)
@@ -84,30 +80,26 @@ def test_a_broker_that_hangs_fences_no_replica_that_speaks() -> None:
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_replica_that_hangs_with_its_broker_is_fenced_with_it() -> None:
-    bench = vouched_topic()
+def test_a_replica_that_hangs_with_its_broker_is_fenced_with_it(bench: Bench) -> None:
     bench.silent.add(bench.sessions["broker", 1])
     bench.wait(TIMEOUT_MS + TICK_MS)
     assert not bench.image.brokers[1].online  # type: ignore[index]
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_vouched_replica_is_fenced_at_once_when_its_connection_breaks() -> None:
-    bench = vouched_topic()
+def test_a_vouched_replica_is_fenced_at_once_when_its_connection_breaks(bench: Bench) -> None:
     bench.lose_replica(1)
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_a_vouched_replica_that_connects_again_needs_no_heartbeats() -> None:
-    bench = vouched_topic()
+def test_a_vouched_replica_that_connects_again_needs_no_heartbeats(bench: Bench) -> None:
     bench.back(2)
     bench.silent.add(bench.sessions[T0, 2])
     bench.wait(3 * TIMEOUT_MS)
     assert bench.summary() == (1, 1, (1, 2, 3))
 
 
-def test_a_broker_is_notified_of_replicas_that_have_no_session() -> None:
-    bench = vouched_topic()
+def test_a_broker_is_notified_of_replicas_that_have_no_session(bench: Bench) -> None:
     session, lives = bench.sessions["broker", 1], [bench.lives[T0, 1]]
     assert bench.machine.absent(session) == []
     bench.lose_replica(1)
@@ -120,9 +112,8 @@ def test_a_broker_is_notified_of_replicas_that_have_no_session() -> None:
     assert bench.machine.absent(session) == []
 
 
-def test_nothing_is_confirmed_on_a_connection_whose_session_is_over() -> None:
+def test_nothing_is_confirmed_on_a_connection_whose_session_is_over(bench: Bench) -> None:
     """Its end waits for a majority of the voters, and a broker that goes on meanwhile must not rely on it."""
-    bench = vouched_topic()
     session = bench.sessions["broker", 1]
     bench.silent.add(session)
     bench.silent.discard(bench.sessions[T0, 1])
@@ -143,8 +134,7 @@ def test_the_end_of_a_replica_s_session_shows_in_its_heartbeats() -> None:
         bench.machine.absent(session)
 
 
-def test_a_new_life_is_not_vouched_for_by_a_statement_about_the_last_one() -> None:
-    bench = vouched_topic()
+def test_a_new_life_is_not_vouched_for_by_a_statement_about_the_last_one(bench: Bench) -> None:
     bench.replica(2)
     bench.isr(1, [1, 2, 3])
     bench.silent.add(bench.sessions[T0, 2])
@@ -152,16 +142,14 @@ def test_a_new_life_is_not_vouched_for_by_a_statement_about_the_last_one() -> No
     assert bench.summary() == (1, 1, (1, 3))
 
 
-def test_a_broker_states_nothing_about_replicas_of_others() -> None:
-    bench = vouched_topic()
+def test_a_broker_states_nothing_about_replicas_of_others(bench: Bench) -> None:
     state(bench, 1, [])
     state(bench, 2, [bench.lives[T0, 1], bench.lives[T0, 2]])
     bench.wait(TIMEOUT_MS + TICK_MS)
     assert bench.summary() == (2, 2, (2, 3))
 
 
-def test_the_next_controller_begins_without_statements() -> None:
-    bench = vouched_topic()
+def test_the_next_controller_begins_without_statements(bench: Bench) -> None:
     bench.start()
     for broker in (1, 2, 3):
         bench.broker(broker, incarnation=bench.lives["broker", broker])
@@ -169,8 +157,7 @@ def test_the_next_controller_begins_without_statements() -> None:
     assert watched(bench) == 6
 
 
-def test_disks_that_hang_are_reported_by_the_broker_of_a_vouched_replica() -> None:
-    bench = vouched_topic()
+def test_disks_that_hang_are_reported_by_the_broker_of_a_vouched_replica(bench: Bench) -> None:
     life = bench.lives[T0, 1]
     state(bench, 1, None, (life, 0, 700))
     assert bench.machine.hanging_disks() == [["flights-0", 1, 700]]

@@ -1,4 +1,4 @@
-"""The states of forwarders and the redrives: what is stored, which owner may store, and what the next leader goes on with."""
+"""The states of forwarders and the redrives: what is stored, which owner may store, and how the next leader goes on."""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
@@ -43,7 +44,7 @@ Row = tuple[list[object], list[object] | None]
 
 
 class Groups:
-    """The machine under test; requests are numbered from 1 and their outcomes kept by number."""
+    """The machine under test; requests are numbered from 1, and outcomes are kept by number."""
 
     def __init__(self, settings: GroupSettings | None = None, log: Sequence[Row] = (), now_ms: int = 0) -> None:
         self.settings = settings or GroupSettings()
@@ -104,224 +105,137 @@ class Groups:
         assert request not in self.replies, f"request {request} is answered once"
         assert request not in self.refusals, f"request {request} is answered once"
 
-    def _number(self) -> int:
-        self.request += 1
-        return self.request
-
     def tick(self, after_ms: int = 0) -> None:
         """Let time pass, then tick."""
         self.now_ms += after_ms
-        self.step(Tick(cause="test", now_ms=self.now_ms, wall_ms=WALL_START_MS + self.now_ms))
+        self.notice(Tick, wall_ms=WALL_START_MS + self.now_ms)
+
+    def notice(self, kind: Callable[..., Event], **fields: Any) -> None:
+        """Feed an event that is no request."""
+        self.step(kind(cause="test", now_ms=self.now_ms, **fields))
+
+    def drop(self, request: int) -> None:
+        """The connection of that request is closed."""
+        self.notice(RequestDropped, request=request)
+
+    # ------------------------------------------------------------ requests, each of which returns its number
+
+    def send(self, kind: Callable[..., Event], **fields: Any) -> int:
+        """Send any request; return its number."""
+        self.request += 1
+        self.notice(kind, request=self.request, **fields)
+        return self.request
+
+    def _send(self, kind: Callable[..., Event], *, group: str = GROUP, **fields: Any) -> int:
+        return self.send(kind, group=group, **fields)
 
     def join(
         self,
         member_id: str = "",
         *,
-        group: str = GROUP,
-        instance_id: str | None = None,
         client_id: str = "c",
         protocols: Sequence[tuple[str, bytes]] = RANGE,
         session_ms: int = SESSION_MS,
         rebalance_ms: int = REBALANCE_MS,
-        protocol_type: str = "consumer",
+        **other: Any,
     ) -> int:
-        """Send JoinGroup; return the request's number."""
-        request = self._number()
-        self.step(
-            JoinReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=group,
-                member_id=member_id,
-                instance_id=instance_id,
-                client_id=client_id,
-                session_timeout_ms=session_ms,
-                rebalance_timeout_ms=rebalance_ms,
-                protocol_type=protocol_type,
-                protocols=protocols,
-            )
+        """Send JoinGroup."""
+        return self._send(
+            JoinReceived,
+            member_id=member_id,
+            client_id=client_id,
+            protocols=protocols,
+            session_timeout_ms=session_ms,
+            rebalance_timeout_ms=rebalance_ms,
+            **other,
         )
-        return request
 
-    def sync(
-        self,
-        member_id: str,
-        generation: int,
-        assignments: dict[str, bytes] | None = None,
-        *,
-        instance_id: str | None = None,
-    ) -> int:
-        """Send SyncGroup; return the request's number."""
-        request = self._number()
-        self.step(
-            SyncReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=GROUP,
-                generation=generation,
-                member_id=member_id,
-                instance_id=instance_id,
-                assignments=assignments or {},
-            )
-        )
-        return request
+    def sync(self, member: str, generation: int, plan: Mapping[str, bytes] | None = None, **other: Any) -> int:
+        """Send SyncGroup."""
+        return self._send(SyncReceived, member_id=member, generation=generation, assignments=plan or {}, **other)
 
-    def heartbeat(self, member_id: str, generation: int, *, instance_id: str | None = None) -> int:
-        """Send Heartbeat; return the request's number."""
-        request = self._number()
-        self.step(
-            HeartbeatReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=GROUP,
-                generation=generation,
-                member_id=member_id,
-                instance_id=instance_id,
-            )
-        )
-        return request
+    def heartbeat(self, member: str, generation: int, **other: Any) -> int:
+        """Send Heartbeat."""
+        return self._send(HeartbeatReceived, member_id=member, generation=generation, **other)
 
     def leave(self, *members: tuple[str, str | None]) -> int:
-        """Send LeaveGroup; return the request's number."""
-        request = self._number()
-        self.step(LeaveReceived(cause="test", now_ms=self.now_ms, request=request, group=GROUP, members=members))
-        return request
+        """Send LeaveGroup."""
+        return self._send(LeaveReceived, members=members)
 
     def commit(
         self,
         offset: int,
         *,
-        member_id: str = "",
-        generation: int = -1,
         topic_id: str = "id1",
         topic: str = "flights",
         partition: int = 0,
         metadata: str = "",
-        group: str = GROUP,
-        instance_id: str | None = None,
+        member_id: str = "",
+        generation: int = -1,
+        **other: Any,
     ) -> int:
-        """Send OffsetCommit for one partition; return the request's number."""
-        request = self._number()
-        self.step(
-            OffsetCommitReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=group,
-                generation=generation,
-                member_id=member_id,
-                instance_id=instance_id,
-                offsets=[(topic_id, topic, partition, offset, 3, metadata)],
-            )
-        )
-        return request
-
-    def fetch(self, *partitions: tuple[str, str, int], group: str = GROUP, stable: bool = False) -> int:
-        """Send OffsetFetch, of all offsets when no partition is given; return the request's number."""
-        request = self._number()
-        self.step(
-            OffsetFetchReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=group,
-                partitions=partitions or None,
-                require_stable=stable,
-            )
-        )
-        return request
+        """Send OffsetCommit for one partition."""
+        offsets = [(topic_id, topic, partition, offset, 3, metadata)]
+        return self._send(OffsetCommitReceived, offsets=offsets, member_id=member_id, generation=generation, **other)
 
     def txn_commit(
         self,
         offset: int,
         *,
+        partition: int = 0,
+        metadata: str = "",
         producer: int = 7,
         epoch: int = 0,
-        partition: int = 0,
         member_id: str = "",
         generation: int = -1,
-        metadata: str = "",
-        instance_id: str | None = None,
+        **other: Any,
     ) -> int:
-        """Send TxnOffsetCommit for one partition; return the request's number."""
-        request = self._number()
-        self.step(
-            TxnOffsetCommitReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=GROUP,
-                generation=generation,
-                member_id=member_id,
-                instance_id=instance_id,
-                transactional_id="tx",
-                producer_id=producer,
-                producer_epoch=epoch,
-                offsets=[("id1", "flights", partition, offset, 3, metadata)],
-            )
+        """Send TxnOffsetCommit for one partition."""
+        return self._send(
+            TxnOffsetCommitReceived,
+            offsets=[("id1", "flights", partition, offset, 3, metadata)],
+            transactional_id="tx",
+            producer_id=producer,
+            producer_epoch=epoch,
+            member_id=member_id,
+            generation=generation,
+            **other,
         )
-        return request
 
     def end_txn(self, *, committed: bool, producer: int = 7, epoch: int = 1, coordinator_epoch: int = 4) -> int:
-        """Send EndTxnOffsets; return the request's number."""
-        request = self._number()
-        self.step(
-            EndTxnOffsetsReceived(
-                cause="test",
-                now_ms=self.now_ms,
-                request=request,
-                group=GROUP,
-                producer_id=producer,
-                producer_epoch=epoch,
-                coordinator_epoch=coordinator_epoch,
-                committed=committed,
-            )
+        """Send EndTxnOffsets."""
+        return self._send(
+            EndTxnOffsetsReceived,
+            producer_id=producer,
+            producer_epoch=epoch,
+            coordinator_epoch=coordinator_epoch,
+            committed=committed,
         )
-        return request
+
+    def fetch(self, *partitions: tuple[str, str, int], stable: bool = False, **other: Any) -> int:
+        """Send OffsetFetch, of all offsets when no partition is given."""
+        return self._send(OffsetFetchReceived, partitions=partitions or None, require_stable=stable, **other)
 
     def reset(self, *rows: tuple[int, int, int], generation: int = -1) -> int:
-        """Send OffsetReset of (partition, offset, planned from) each; return the request's number."""
-        request = self._number()
+        """Send OffsetReset of (partition, offset, planned from) each."""
         offsets = [("id1", "flights", *row) for row in rows]
-        self.step(
-            OffsetResetReceived(
-                cause="test", now_ms=self.now_ms, request=request, group=GROUP, generation=generation, offsets=offsets
-            )
-        )
-        return request
+        return self._send(OffsetResetReceived, generation=generation, offsets=offsets)
 
     def delete_offsets(self, *partitions: tuple[str, str, int]) -> int:
-        """Send OffsetDelete; return the request's number."""
-        request = self._number()
-        self.step(
-            OffsetDeleteReceived(cause="test", now_ms=self.now_ms, request=request, group=GROUP, partitions=partitions)
-        )
-        return request
+        """Send OffsetDelete."""
+        return self._send(OffsetDeleteReceived, partitions=partitions)
 
-    def list_groups(self) -> int:
-        """Send ListGroups; return the request's number."""
-        request = self._number()
-        self.step(ListGroupsReceived(cause="test", now_ms=self.now_ms, request=request))
-        return request
+    def list_groups(self, **other: Any) -> int:
+        """Send ListGroups."""
+        return self.send(ListGroupsReceived, **other)
 
-    def describe(self, group: str = GROUP) -> int:
-        """Send DescribeGroup; return the request's number."""
-        request = self._number()
-        self.step(DescribeGroupReceived(cause="test", now_ms=self.now_ms, request=request, group=group))
-        return request
+    def describe(self, group: str = GROUP, **other: Any) -> int:
+        """Send DescribeGroup."""
+        return self._send(DescribeGroupReceived, group=group, **other)
 
     def delete(self, group: str = GROUP) -> int:
-        """Send DeleteGroup; return the request's number."""
-        request = self._number()
-        self.step(DeleteGroupReceived(cause="test", now_ms=self.now_ms, request=request, group=group))
-        return request
-
-    def drop(self, request: int) -> None:
-        """The connection of that request is closed."""
-        self.step(RequestDropped(cause="test", now_ms=self.now_ms, request=request))
+        """Send DeleteGroup."""
+        return self._send(DeleteGroupReceived, group=group)
 
     # ------------------------------------------------------------ outcomes
 
@@ -338,21 +252,29 @@ class Groups:
         assert isinstance(found, list)
         return found
 
+    def described(self, **other: Any) -> dict[str, Any]:
+        """Return the reply to a DescribeGroup that succeeds."""
+        found = self.replies[self.describe(**other)]
+        assert isinstance(found, dict)
+        return found
+
     @property
     def state(self) -> str:
         """Return the group's state as DescribeGroup reports it; Dead when there is no such group."""
         request = self.describe()
-        if self.code(request) != 0:
-            return "Dead"
-        found = self.replies[request]
-        assert isinstance(found, dict)
-        return str(found["state"])
+        found = self.replies.get(request)
+        return str(found["state"]) if isinstance(found, dict) else "Dead"
 
     # ------------------------------------------------------------ ways into a state
 
-    def new_id(self, **options: object) -> str:
-        """Join for the first time and return the assigned member id."""
-        request = self.join(**options)  # type: ignore[arg-type]  # the options are those of join
+    def end_first_round(self) -> None:
+        """Let the time pass for which a first round waits for newcomers; the second tick begins the generation."""
+        for _ in range(2):
+            self.tick(self.settings.initial_rebalance_delay_ms)
+
+    def new_id(self, **options: Any) -> str:
+        """Join for the first time, with options of :meth:`join`, and return the assigned member id."""
+        request = self.join(**options)
         assert self.code(request) == MemberIdRequired.code
         return str(self.refusals[request].details["member_id"])
 
@@ -366,8 +288,7 @@ class Groups:
     def completing(self, count: int = 2) -> list[str]:
         """Bring the group to generation 1, without assignments; the first member leads."""
         members = self.preparing(count)
-        for _ in range(2):
-            self.tick(self.settings.initial_rebalance_delay_ms)
+        self.end_first_round()
         assert self.state == "CompletingRebalance"
         return members
 

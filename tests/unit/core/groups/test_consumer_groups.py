@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import Any, cast
 
 from raylog.core.errors import (
     FencedInstanceId,
@@ -17,15 +17,7 @@ from raylog.core.errors import (
     UnreleasedInstanceId,
     UnsupportedAssignor,
 )
-from raylog.core.groups.events import (
-    DeleteGroupReceived,
-    DescribeGroupReceived,
-    MemberHeartbeatReceived,
-    OffsetCommitReceived,
-    OffsetFetchReceived,
-    RequestDropped,
-    TopicsSeen,
-)
+from raylog.core.groups.events import MemberHeartbeatReceived, TopicsSeen
 from raylog.core.groups.settings import GroupSettings
 from tests.simulation.whole.holdings import sizes_below
 from tests.unit.core.groups.context import GROUP, Groups
@@ -54,10 +46,9 @@ class Member:
         """Send a heartbeat; returns its request, and takes the answer if there is one."""
         if self.request in self.groups.replies and self.request != self.taken:
             self.take()
-        self.groups.request += 1
         self.sequence += 1
         epoch = self.epoch if epoch is None else epoch
-        given: dict[str, object] = {
+        given: dict[str, Any] = {
             "group": GROUP,
             "member_id": self.name,
             "member_epoch": epoch,
@@ -70,14 +61,7 @@ class Member:
             "owned": None if owned is None else [(TOPIC_ID, TOPIC, number) for number in owned],
             "instance_id": self.instance,
         }
-        event = MemberHeartbeatReceived(
-            cause="test",
-            now_ms=self.groups.now_ms,
-            request=self.groups.request,
-            **(given | other),  # type: ignore[arg-type]
-        )
-        self.groups.step(event)
-        self.request = self.groups.request
+        self.request = self.groups.send(MemberHeartbeatReceived, **(given | other))
         self.take()
         return self.request
 
@@ -94,20 +78,15 @@ class Member:
         return True
 
     def commit(self, partition: int, offset: int, epoch: int | None = None) -> int:
-        self.groups.request += 1
-        self.groups.step(
-            OffsetCommitReceived(
-                cause="test",
-                now_ms=self.groups.now_ms,
-                request=self.groups.request,
-                group=GROUP,
-                generation=self.epoch if epoch is None else epoch,
-                member_id=self.name,
-                offsets=[(TOPIC_ID, TOPIC, partition, offset, -1, "")],
-                instance_id=self.instance,
-            )
+        return self.groups.commit(
+            offset,
+            topic_id=TOPIC_ID,
+            topic=TOPIC,
+            partition=partition,
+            member_id=self.name,
+            generation=self.epoch if epoch is None else epoch,
+            instance_id=self.instance,
         )
-        return self.groups.request
 
 
 def started(partitions: int = 4) -> tuple[Groups, Member]:
@@ -125,15 +104,7 @@ def started(partitions: int = 4) -> tuple[Groups, Member]:
 def seen(groups: Groups, partitions: int, topic_id: str = TOPIC_ID) -> None:
     groups.now_ms += 200
     topics = {TOPIC: (topic_id, partitions)} if partitions else {}
-    groups.step(TopicsSeen(cause="test", now_ms=groups.now_ms, requested=[TOPIC], topics=topics))
-
-
-def described(groups: Groups) -> dict[str, object]:
-    groups.request += 1
-    groups.step(DescribeGroupReceived(cause="test", now_ms=groups.now_ms, request=groups.request, group=GROUP))
-    found = groups.replies[groups.request]
-    assert isinstance(found, dict)
-    return found
+    groups.notice(TopicsSeen, requested=[TOPIC], topics=topics)
 
 
 def test_topics_that_no_group_reads_any_more_are_forgotten() -> None:
@@ -141,14 +112,12 @@ def test_topics_that_no_group_reads_any_more_are_forgotten() -> None:
     assert sizes_below(("", groups.machine))["ConsumerGroups._known"] == 1
     first.beat(epoch=-1)
     groups.tick(groups.settings.topics_check_ms)
-    groups.request += 1
-    groups.step(DeleteGroupReceived(cause="test", now_ms=groups.now_ms, request=groups.request, group=GROUP))
+    groups.delete()
     groups.tick(groups.settings.topics_check_ms)
     assert not sizes_below(("", groups.machine))["ConsumerGroups._known"]
 
 
-def test_a_member_joins_before_its_topics_are_known() -> None:
-    groups = Groups()
+def test_a_member_joins_before_its_topics_are_known(groups: Groups) -> None:
     member = Member(groups, "m1")
     member.beat()
     assert (member.epoch, member.assigned, groups.looked_up) == (1, [], [(TOPIC,)])
@@ -174,7 +143,7 @@ def test_a_partition_moves_when_its_owner_has_confirmed() -> None:
     first.beat(owned=first.assigned)
     assert (first.epoch, second.take()) == (3, True)
     assert sorted(first.assigned + second.assigned) == [0, 1, 2, 3]
-    assert (first.epoch, second.epoch, described(groups)["state"]) == (3, 3, "Stable")
+    assert (first.epoch, second.epoch, groups.described()["state"]) == (3, 3, "Stable")
 
 
 def test_a_join_confirms_nothing() -> None:
@@ -192,7 +161,7 @@ def test_a_late_heartbeat_is_refused() -> None:
     groups, first = started()
     first.sequence -= 1
     assert groups.code(first.beat(owned=[])) == StaleMemberEpoch.code
-    assert described(groups)["state"] == "Stable"
+    assert groups.described()["state"] == "Stable"
 
 
 def test_a_member_whose_answer_was_lost_repeats_its_epoch() -> None:
@@ -217,9 +186,9 @@ def test_a_silent_member_and_one_that_does_not_give_up_are_removed() -> None:
     assert groups.code(first.request) == UnknownMemberId.code
     second.take()
     assert second.assigned == [0, 1, 2, 3]
-    groups.step(RequestDropped(cause="test", now_ms=groups.now_ms, request=second.request))
+    groups.drop(second.request)
     groups.tick(SESSION_MS + 100)
-    assert described(groups)["state"] == "Empty"
+    assert groups.described()["state"] == "Empty"
 
 
 def test_a_failover_costs_no_epoch() -> None:
@@ -228,7 +197,7 @@ def test_a_failover_costs_no_epoch() -> None:
     first.groups = after
     after.request = groups.request
     assert groups.code(first.beat(owned=first.assigned)) is None
-    assert (first.epoch, described(after)["generation"]) == (2, 2)
+    assert (first.epoch, after.described()["generation"]) == (2, 2)
 
 
 def test_commits_count_for_what_the_member_has_held_since_then() -> None:
@@ -252,26 +221,13 @@ def test_commits_count_for_what_the_member_has_held_since_then() -> None:
 
 def test_a_member_fetches_offsets_in_its_epoch() -> None:
     groups, first = started()
-    outcomes = []
-    for epoch in (2, 1, -1):
-        groups.request += 1
-        groups.step(
-            OffsetFetchReceived(
-                cause="test",
-                now_ms=groups.now_ms,
-                request=groups.request,
-                group=GROUP,
-                partitions=[(TOPIC_ID, TOPIC, 0)],
-                member_id="" if epoch < 0 else first.name,
-                member_epoch=epoch,
-            )
-        )
-        outcomes.append(groups.code(groups.request))
-    assert outcomes == [0, StaleMemberEpoch.code, 0]
+    place = (TOPIC_ID, TOPIC, 0)
+    assert groups.code(groups.fetch(place, member_id=first.name, member_epoch=2)) == 0
+    assert groups.code(groups.fetch(place, member_id=first.name, member_epoch=1)) == StaleMemberEpoch.code
+    assert groups.code(groups.fetch(place)) == 0
 
 
-def test_a_static_member_keeps_its_place_while_it_is_away() -> None:
-    groups = Groups()
+def test_a_static_member_keeps_its_place_while_it_is_away(groups: Groups) -> None:
     seen(groups, 4)
     first, other = Member(groups, "m1", "gate-1"), Member(groups, "m2")
     first.beat()
@@ -300,7 +256,7 @@ def test_bad_heartbeats_are_refused() -> None:
     assert groups.code(stranger.beat(session_timeout_ms=1)) == InvalidSessionTimeout.code
     assert groups.code(stranger.beat(topics=None)) == InvalidRequest.code
     assert groups.code(stranger.beat(member_id="")) == InvalidRequest.code
-    assert [row["member_id"] for row in described(groups)["members"]] == [first.name]  # type: ignore[attr-defined]
+    assert [row["member_id"] for row in groups.described()["members"]] == [first.name]
 
 
 def test_protocols_do_not_mix_and_an_empty_group_converts() -> None:
@@ -312,8 +268,7 @@ def test_protocols_do_not_mix_and_an_empty_group_converts() -> None:
     groups.stable()
     assert [row[3] for row in groups.reply(groups.list_groups())] == ["classic"]  # type: ignore[index]
     assert groups.code(first.beat(epoch=0)) == InconsistentGroupProtocol.code
-    leaving = described(groups)["members"]
-    groups.leave(*((row["member_id"], None) for row in leaving))  # type: ignore[attr-defined]
+    groups.leave(*((row["member_id"], None) for row in groups.described()["members"]))
     first.beat(epoch=0)
     assert [row[3] for row in groups.reply(groups.list_groups())] == ["consumer"]  # type: ignore[index]
     assert [row[3] for row in groups.reply(groups.fetch())] == [7]  # type: ignore[index]
@@ -355,8 +310,7 @@ def test_an_instance_id_is_not_empty_and_is_its_members_own() -> None:
     assert groups.code(first.commit(0, 5)) == 0
 
 
-def test_equal_subscriptions_are_kept_once() -> None:
-    groups = Groups()
+def test_equal_subscriptions_are_kept_once(groups: Groups) -> None:
     names = [f"topic-{number}" for number in range(50)]
     for number in range(20):
         Member(groups, f"m{number}", topics=tuple("".join(name) for name in names)).beat()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.errors import InvalidGroupId, InvalidRequest, RecordTooLarge
 from raylog.core.groups.events import TopicsSeen
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import Groups
-from tests.unit.core.groups.test_consumer_groups import Member, described
+from tests.unit.core.groups.test_consumer_groups import Member
 
 LIMIT = 8_000
 SMALL = GroupSettings(record_bytes_max=LIMIT)
@@ -22,7 +20,7 @@ def largest(groups: Groups) -> int:
 def seen(groups: Groups, **partitions: int) -> None:
     groups.now_ms += 200
     topics = {name: (f"id-{name}", count) for name, count in partitions.items() if count}
-    groups.step(TopicsSeen(cause="test", now_ms=groups.now_ms, requested=sorted(partitions), topics=topics))
+    groups.notice(TopicsSeen, requested=sorted(partitions), topics=topics)
 
 
 def test_names_of_topics_that_do_not_exist_count() -> None:
@@ -57,7 +55,7 @@ def test_topics_that_grow_too_large_leave_the_group_as_it_was() -> None:
     groups.now_ms += 1_000
     first.beat(owned=[])
     assert largest(groups) <= LIMIT
-    (row,) = cast("list[dict[str, object]]", described(groups)["members"])
+    (row,) = groups.described()["members"]
     assert row["target"] == [["id-a", "a", [0, 1, 2, 3]], ["id-b", "b", [0, 1, 2, 3]]]
 
 

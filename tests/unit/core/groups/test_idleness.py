@@ -19,11 +19,11 @@ def sleeping(**settings: int) -> Groups:
 
 
 def refuse(groups: Groups) -> None:
-    groups.step(SleepRefused(cause="test", now_ms=groups.now_ms))
+    groups.notice(SleepRefused)
 
 
 def hurry(groups: Groups) -> None:
-    groups.step(SleepRequested(cause="test", now_ms=groups.now_ms))
+    groups.notice(SleepRequested)
     groups.tick()
 
 
@@ -74,8 +74,7 @@ def test_a_coordinator_that_was_not_used_proposes_to_end_once() -> None:
     assert groups.proposals == 1
 
 
-def test_a_coordinator_never_ends_by_itself_without_a_time_for_it() -> None:
-    groups = Groups()
+def test_a_coordinator_never_ends_by_itself_without_a_time_for_it(groups: Groups) -> None:
     groups.tick(10**9)
     hurry(groups)
     assert groups.proposals == 0

@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 
-from raylog.core.groups.events import ListGroupsReceived
 from raylog.core.groups.states import STATES_BY_TYPE, GroupType, named_states, named_types
 from tests.unit.core.groups.context import GROUP, Groups
 from tests.unit.core.groups.test_consumer_groups import TOPIC, Member, seen
@@ -15,16 +14,11 @@ from tests.unit.core.groups.test_consumer_groups import TOPIC, Member, seen
 
 def listed(groups: Groups, states: Sequence[str] = (), types: Sequence[str] = ()) -> list[tuple[object, ...]]:
     """Name, state and type of each group."""
-    groups.request += 1
-    groups.step(
-        ListGroupsReceived(cause="test", now_ms=groups.now_ms, request=groups.request, states=states, types=types)
-    )
-    rows = cast("list[tuple[str, str, str, str]]", groups.reply(groups.request))
+    rows = cast("list[tuple[str, str, str, str]]", groups.reply(groups.list_groups(states=states, types=types)))
     return [(name, state, kind) for name, _, state, kind in rows]
 
 
-def test_a_list_shows_each_state_of_the_consumer_protocol() -> None:
-    groups = Groups()
+def test_a_list_shows_each_state_of_the_consumer_protocol(groups: Groups) -> None:
     seen(groups, 4)
     first = Member(groups, "m1")
     first.beat()
@@ -45,8 +39,7 @@ def test_a_list_shows_each_state_of_the_consumer_protocol() -> None:
     assert listed(groups) == [(GROUP, "Empty", "consumer")]
 
 
-def test_a_list_has_the_groups_of_the_types_and_states_that_are_named() -> None:
-    groups = Groups()
+def test_a_list_has_the_groups_of_the_types_and_states_that_are_named(groups: Groups) -> None:
     groups.stable()
     groups.commit(5, group="idle")
     Member(groups, "m1").beat(group="modern")

@@ -1,33 +1,28 @@
 """Committed offsets: ownership, conditions of a commit, expiry; and the group commands."""
 
-from typing import Any
-
 import pytest
 
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import DescribeGroupReceived, OffsetCommitReceived, StoreProof, Tick
+from raylog.core.groups.events import OffsetCommitReceived, StoreProof, Tick
 from raylog.core.groups.records import record_from_wire
 from tests.unit.core.groups.context import GROUP, Groups
 
 DAY_MS = 24 * 3_600_000
 
 
-def test_a_committed_offset_is_fetched() -> None:
-    groups = Groups()
+def test_a_committed_offset_is_fetched(groups: Groups) -> None:
     groups.commit(42, metadata="note")
     assert groups.reply(groups.fetch(("id1", "flights", 0))) == [["id1", "flights", 0, 42, 3, "note"]]
 
 
-def test_a_topic_created_again_starts_without_offsets() -> None:
-    groups = Groups()
+def test_a_topic_created_again_starts_without_offsets(groups: Groups) -> None:
     groups.commit(42)
     assert groups.reply(groups.fetch(("id2", "flights", 0))) == [["id2", "flights", 0, -1, -1, ""]]
 
 
-def test_all_offsets_come_in_order_and_only_the_groups_own() -> None:
-    groups = Groups()
+def test_all_offsets_come_in_order_and_only_the_groups_own(groups: Groups) -> None:
     groups.commit(3, partition=10)
     groups.commit(2, partition=9)
     groups.commit(1, group="other")
@@ -35,8 +30,7 @@ def test_all_offsets_come_in_order_and_only_the_groups_own() -> None:
     assert groups.reply(groups.fetch(group="nobody")) == []
 
 
-def test_a_commit_is_written_and_survives_a_restart() -> None:
-    groups = Groups()
+def test_a_commit_is_written_and_survives_a_restart(groups: Groups) -> None:
     groups.commit(42)
     groups.commit(43)
     assert [value[1] for _, value in groups.log if value is not None] == [42, 43]
@@ -44,25 +38,17 @@ def test_a_commit_is_written_and_survives_a_restart() -> None:
     assert after.reply(after.fetch())[0] == ["id1", "flights", 0, 43, 3, ""]
 
 
-def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
-    groups = Groups()
-    request = groups._number()
+def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone(groups: Groups) -> None:
     offsets = [("i", "t", 0, -1, 0, ""), ("i", "t", 1, 5, 0, "x" * 4097), ("i", "t", 2, 5, 0, "x" * 4096)]
-    groups.step(
-        OffsetCommitReceived(
-            cause="test", now_ms=0, request=request, group=GROUP, generation=-1, member_id="", offsets=offsets
-        )
-    )
+    request = groups.send(OffsetCommitReceived, group=GROUP, generation=-1, member_id="", offsets=offsets)
     assert groups.reply(request) == [["t", 0, InvalidRequest.code], ["t", 1, OffsetMetadataTooLarge.code], ["t", 2, 0]]
     assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
 
 
-def test_offsets_of_another_kind_of_group_are_deleted_without_members() -> None:
-    groups = Groups()
+def test_offsets_of_another_kind_of_group_are_deleted_without_members(groups: Groups) -> None:
     member = groups.new_id(protocol_type="connect")
     groups.join(member, protocol_type="connect")
-    for _ in range(2):
-        groups.tick(groups.settings.initial_rebalance_delay_ms)
+    groups.end_first_round()
     groups.sync(member, 1, {})
     groups.commit(1, member_id=member, generation=1)
     groups.commit(2, member_id=member, generation=1, partition=1)
@@ -75,16 +61,14 @@ def test_offsets_of_another_kind_of_group_are_deleted_without_members() -> None:
     assert groups.reply(groups.fetch()) == [["id1", "flights", 1, 2, 3, ""]]
 
 
-def test_a_simple_group_goes_with_its_last_offset() -> None:
-    groups = Groups()
+def test_a_simple_group_goes_with_its_last_offset(groups: Groups) -> None:
     groups.commit(1)
     assert groups.state == "Empty"
     groups.delete_offsets(("id1", "flights", 0))
     assert groups.state == "Dead"
 
 
-def test_an_empty_group_is_deleted_with_all_its_offsets() -> None:
-    groups = Groups()
+def test_an_empty_group_is_deleted_with_all_its_offsets(groups: Groups) -> None:
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
     assert groups.code(groups.delete()) == NonEmptyGroup.code
@@ -95,8 +79,7 @@ def test_an_empty_group_is_deleted_with_all_its_offsets() -> None:
     assert groups.restarted().machine.hard_state() == [[], []]
 
 
-def test_groups_are_listed_in_order_of_their_names() -> None:
-    groups = Groups()
+def test_groups_are_listed_in_order_of_their_names(groups: Groups) -> None:
     groups.stable()
     groups.commit(1, group="archive")
     assert groups.reply(groups.list_groups()) == [
@@ -105,12 +88,10 @@ def test_groups_are_listed_in_order_of_their_names() -> None:
     ]
 
 
-def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
-    groups = Groups()
+def test_a_group_is_described_with_members_assignments_and_offsets(groups: Groups) -> None:
     first, second = groups.stable()
     groups.commit(7, member_id=first, generation=1)
-    described = groups.replies[groups.describe()]
-    assert isinstance(described, dict)
+    described = groups.described()
     members = described.pop("members")
     assert described == {
         "group": GROUP,
@@ -122,24 +103,18 @@ def test_a_group_is_described_with_members_assignments_and_offsets() -> None:
         "offsets": [["id1", "flights", 0, 7, 3, ""]],
         "pending_offsets": [],
     }
-    assert isinstance(members, list)
     assert [(row["member_id"], row["assignment"]) for row in members] == [(first, b"0"), (second, b"1")]
     assert groups.code(groups.describe("nobody")) == GroupIdNotFound.code
 
 
-def test_a_description_leaves_out_what_its_reader_may_not_see() -> None:
-    groups = Groups()
+def test_a_description_leaves_out_what_its_reader_may_not_see(groups: Groups) -> None:
     first, _ = groups.stable()
     groups.commit(7, member_id=first, generation=1)
     for sees, offsets in ((lambda *_: False, []), (lambda *at: at == ("id1", "flights", 0), [7])):
-        event = DescribeGroupReceived(cause="test", now_ms=groups.now_ms, request=9_000, group=GROUP, sees=sees)
-        groups.step(event)
-        described: Any = groups.replies.pop(9_000)
-        assert [row[3] for row in described["offsets"]] == offsets
+        assert [row[3] for row in groups.described(sees=sees)["offsets"]] == offsets
 
 
-def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:
-    groups = Groups()
+def test_offsets_of_an_empty_group_expire_after_the_retention(groups: Groups) -> None:
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
     for _ in range(16):  # half a day each, alive
@@ -156,8 +131,7 @@ def test_offsets_of_an_empty_group_expire_after_the_retention() -> None:
     assert groups.restarted().machine.hard_state() == [[], []]
 
 
-def test_a_commit_into_a_long_empty_group_counts_from_the_commit() -> None:
-    groups = Groups()
+def test_a_commit_into_a_long_empty_group_counts_from_the_commit(groups: Groups) -> None:
     groups.emptied()
     groups.tick(1)
     groups.commit(1)
@@ -167,8 +141,7 @@ def test_a_commit_into_a_long_empty_group_counts_from_the_commit() -> None:
     assert groups.reply(groups.fetch()) == [["id1", "flights", 1, 2, 3, ""]]
 
 
-def test_a_simple_groups_offsets_expire_one_by_one_from_their_commits() -> None:
-    groups = Groups()
+def test_a_simple_groups_offsets_expire_one_by_one_from_their_commits(groups: Groups) -> None:
     groups.commit(1)
     groups.now_ms += DAY_MS
     groups.commit(2, partition=1)
@@ -178,8 +151,7 @@ def test_a_simple_groups_offsets_expire_one_by_one_from_their_commits() -> None:
     assert groups.state == "Dead"
 
 
-def test_an_empty_group_without_offsets_goes_at_the_next_look() -> None:
-    groups = Groups()
+def test_an_empty_group_without_offsets_goes_at_the_next_look(groups: Groups) -> None:
     groups.emptied()
     groups.tick(600_000)
     assert groups.state == "Dead"
@@ -196,8 +168,7 @@ def test_expiry_is_spread_over_ticks() -> None:
     assert groups.reply(groups.fetch()) == []
 
 
-def test_retention_follows_the_time_of_day_across_machine_restarts() -> None:
-    groups = Groups()
+def test_retention_follows_the_time_of_day_across_machine_restarts(groups: Groups) -> None:
     groups.commit(1)
     after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in groups.log:
@@ -234,8 +205,7 @@ def test_a_record_of_a_newer_release_stops_the_load(key: list[object], value: li
         record_from_wire(key, value)
 
 
-def test_replies_that_show_hard_state_wait_for_the_log_in_any_case() -> None:
-    groups = Groups()
+def test_replies_that_show_hard_state_wait_for_the_log_in_any_case(groups: Groups) -> None:
     groups.commit(1)
     groups.fetch()
     assert [type(effect) for effect in groups.last.now] == [StoreProof]

@@ -27,8 +27,7 @@ def at(offset: int) -> list[object]:
     return [[*HERE, offset, 3, ""]]
 
 
-def test_offsets_of_a_transaction_take_effect_when_it_commits() -> None:
-    groups = Groups()
+def test_offsets_of_a_transaction_take_effect_when_it_commits(groups: Groups) -> None:
     groups.commit(1)
     assert groups.reply(groups.txn_commit(5)) == [["flights", 0, 0]]
     assert groups.reply(groups.fetch(HERE)) == at(1)
@@ -39,16 +38,14 @@ def test_offsets_of_a_transaction_take_effect_when_it_commits() -> None:
     assert groups.reply(groups.fetch(HERE, stable=True)) == at(5)
 
 
-def test_offsets_of_an_aborted_transaction_are_forgotten() -> None:
-    groups = Groups()
+def test_offsets_of_an_aborted_transaction_are_forgotten(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.end_txn(committed=False)
     assert groups.reply(groups.fetch(HERE, stable=True)) == NONE
     assert groups.state == "Dead"
 
 
-def test_a_transaction_may_commit_several_times_and_the_last_counts() -> None:
-    groups = Groups()
+def test_a_transaction_may_commit_several_times_and_the_last_counts(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.txn_commit(8, partition=1)
     groups.txn_commit(6)
@@ -56,8 +53,7 @@ def test_a_transaction_may_commit_several_times_and_the_last_counts() -> None:
     assert groups.reply(groups.fetch()) == [*at(6), ["id1", "flights", 1, 8, 3, ""]]
 
 
-def test_a_repeated_end_does_not_end_the_next_transaction() -> None:
-    groups = Groups()
+def test_a_repeated_end_does_not_end_the_next_transaction(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.end_txn(committed=True)
     groups.txn_commit(9, epoch=1)
@@ -79,15 +75,13 @@ def test_a_commit_after_the_end_of_its_transaction_is_refused() -> None:
             assert each.code(each.txn_commit(6)) == InvalidProducerEpoch.code
 
 
-def test_an_end_of_an_earlier_epoch_is_refused() -> None:
-    groups = Groups()
+def test_an_end_of_an_earlier_epoch_is_refused(groups: Groups) -> None:
     groups.txn_commit(5, epoch=3)
     assert groups.code(groups.end_txn(committed=True, epoch=2)) == InvalidProducerEpoch.code
     assert groups.code(groups.fetch(HERE, stable=True)) == UnstableOffsetCommit.code
 
 
-def test_a_coordinator_that_was_replaced_ends_no_transaction() -> None:
-    groups = Groups()
+def test_a_coordinator_that_was_replaced_ends_no_transaction(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.end_txn(committed=True, coordinator_epoch=4)
     groups.txn_commit(9, epoch=1)
@@ -100,8 +94,7 @@ def test_a_coordinator_that_was_replaced_ends_no_transaction() -> None:
         assert each.code(refused) == TransactionCoordinatorFenced.code
 
 
-def test_a_transaction_waits_for_the_end_of_the_one_before() -> None:
-    groups = Groups()
+def test_a_transaction_waits_for_the_end_of_the_one_before(groups: Groups) -> None:
     groups.txn_commit(5)
     assert groups.code(groups.txn_commit(9, epoch=1)) == ConcurrentTransactions.code
     groups.end_txn(committed=True)
@@ -109,8 +102,7 @@ def test_a_transaction_waits_for_the_end_of_the_one_before() -> None:
     assert groups.reply(groups.fetch(HERE)) == at(5)
 
 
-def test_pending_offsets_survive_a_restart() -> None:
-    groups = Groups()
+def test_pending_offsets_survive_a_restart(groups: Groups) -> None:
     groups.txn_commit(5, metadata="note")
     after = groups.restarted()
     assert after.machine.hard_state() == groups.machine.hard_state()
@@ -119,8 +111,7 @@ def test_pending_offsets_survive_a_restart() -> None:
     assert after.reply(after.fetch(HERE)) == [[*HERE, 5, 3, "note"]]
 
 
-def test_an_end_that_is_stored_in_part_is_completed_by_its_repetition() -> None:
-    groups = Groups()
+def test_an_end_that_is_stored_in_part_is_completed_by_its_repetition(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.txn_commit(6, partition=1)
     before = len(groups.log)
@@ -133,8 +124,7 @@ def test_an_end_that_is_stored_in_part_is_completed_by_its_repetition() -> None:
         assert part.machine.hard_state() == whole
 
 
-def test_producers_end_their_transactions_apart() -> None:
-    groups = Groups()
+def test_producers_end_their_transactions_apart(groups: Groups) -> None:
     groups.txn_commit(5, producer=7)
     groups.txn_commit(6, producer=8, partition=1)
     groups.end_txn(committed=False, producer=7)
@@ -143,8 +133,7 @@ def test_producers_end_their_transactions_apart() -> None:
     assert groups.reply(groups.fetch(stable=True)) == [["id1", "flights", 1, 6, 3, ""]]
 
 
-def test_a_later_commit_without_a_transaction_counts() -> None:
-    groups = Groups()
+def test_a_later_commit_without_a_transaction_counts(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.txn_commit(6, partition=1)
     groups.commit(2)
@@ -154,8 +143,7 @@ def test_a_later_commit_without_a_transaction_counts() -> None:
         assert each.reply(each.fetch(stable=True)) == [*at(2), ["id1", "flights", 1, 6, 3, ""]]
 
 
-def test_members_commit_in_their_generation_alone() -> None:
-    groups = Groups()
+def test_members_commit_in_their_generation_alone(groups: Groups) -> None:
     (member,) = groups.stable(1)
     assert groups.code(groups.txn_commit(5)) == UnknownMemberId.code
     assert groups.code(groups.txn_commit(5, member_id="other", generation=1)) == UnknownMemberId.code
@@ -164,21 +152,18 @@ def test_members_commit_in_their_generation_alone() -> None:
     assert groups.code(groups.txn_commit(5, member_id=member, generation=1)) == 0
 
 
-def test_a_group_that_does_not_exist_has_no_generation_to_commit_in() -> None:
-    groups = Groups()
+def test_a_group_that_does_not_exist_has_no_generation_to_commit_in(groups: Groups) -> None:
     assert groups.code(groups.txn_commit(5, member_id="m", generation=1)) == IllegalGeneration.code
     assert groups.state == "Dead"
 
 
-def test_a_transaction_goes_on_while_its_generation_is_not_assigned() -> None:
-    groups = Groups()
+def test_a_transaction_goes_on_while_its_generation_is_not_assigned(groups: Groups) -> None:
     (member,) = groups.completing(1)
     assert groups.code(groups.commit(5, member_id=member, generation=1)) == RebalanceInProgress.code
     assert groups.code(groups.txn_commit(5, member_id=member, generation=1)) == 0
 
 
-def test_a_transaction_ends_whatever_became_of_the_member() -> None:
-    groups = Groups()
+def test_a_transaction_ends_whatever_became_of_the_member(groups: Groups) -> None:
     (member,) = groups.stable(1)
     groups.txn_commit(5, member_id=member, generation=1)
     groups.leave((member, None))
@@ -186,8 +171,7 @@ def test_a_transaction_ends_whatever_became_of_the_member() -> None:
     assert groups.reply(groups.fetch(HERE, stable=True)) == at(5)
 
 
-def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone() -> None:
-    groups = Groups()
+def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone(groups: Groups) -> None:
     assert groups.reply(groups.txn_commit(-1)) == [["flights", 0, InvalidRequest.code]]
     assert groups.reply(groups.txn_commit(1, metadata="x" * 4097)) == [["flights", 0, OffsetMetadataTooLarge.code]]
     groups.txn_commit(2, partition=1)
@@ -203,14 +187,12 @@ def test_pending_offsets_that_do_not_fit_into_one_record_are_refused() -> None:
     assert groups.reply(groups.fetch()) == [[*HERE, 1, 3, "x" * 500]]
 
 
-def test_a_producer_without_an_identity_is_refused() -> None:
-    groups = Groups()
+def test_a_producer_without_an_identity_is_refused(groups: Groups) -> None:
     assert groups.code(groups.txn_commit(1, producer=-1)) == InvalidRequest.code
     assert groups.code(groups.txn_commit(1, epoch=-1)) == InvalidRequest.code
 
 
-def test_a_group_with_pending_offsets_is_not_deleted() -> None:
-    groups = Groups()
+def test_a_group_with_pending_offsets_is_not_deleted(groups: Groups) -> None:
     groups.commit(1)
     groups.txn_commit(5)
     assert groups.code(groups.delete()) == NonEmptyGroup.code
@@ -222,18 +204,15 @@ def test_a_group_with_pending_offsets_is_not_deleted() -> None:
     assert groups.code(groups.txn_commit(6)) == InvalidProducerEpoch.code
 
 
-def test_a_group_that_has_only_pending_offsets_exists() -> None:
-    groups = Groups()
+def test_a_group_that_has_only_pending_offsets_exists(groups: Groups) -> None:
     groups.txn_commit(5)
     assert groups.reply(groups.list_groups()) == [[GROUP, "", "Empty", "classic"]]
-    described = groups.replies[groups.describe()]
-    assert isinstance(described, dict)
+    described = groups.described()
     assert described["offsets"] == []
     assert described["pending_offsets"] == [[7, 0, *HERE, 5, 3, ""]]
 
 
-def test_pending_offsets_are_counted() -> None:
-    groups = Groups()
+def test_pending_offsets_are_counted(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.txn_commit(6, partition=1)
     groups.txn_commit(7, producer=8)
@@ -242,8 +221,7 @@ def test_pending_offsets_are_counted() -> None:
     assert [group.pending_offsets for group in groups.machine.census()] == [1]
 
 
-def test_pending_offsets_do_not_expire() -> None:
-    groups = Groups()
+def test_pending_offsets_do_not_expire(groups: Groups) -> None:
     groups.commit(1)
     groups.commit(2, partition=1)
     groups.txn_commit(5)
@@ -255,8 +233,7 @@ def test_pending_offsets_do_not_expire() -> None:
     assert groups.state == "Dead"
 
 
-def test_a_producers_epoch_is_kept_for_a_day() -> None:
-    groups = Groups()
+def test_a_producers_epoch_is_kept_for_a_day(groups: Groups) -> None:
     groups.txn_commit(5)
     groups.end_txn(committed=False)
     groups.tick(DAY_MS - 1)

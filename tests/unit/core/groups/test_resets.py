@@ -33,8 +33,7 @@ def reading(*topics: str, groups: Groups | None = None) -> tuple[Groups, str]:
     session_ms = 30 * DAY_MS
     member = groups.new_id(protocols=protocols, session_ms=session_ms)
     groups.join(member, protocols=protocols, session_ms=session_ms)
-    for _ in range(2):
-        groups.tick(groups.settings.initial_rebalance_delay_ms)
+    groups.end_first_round()
     groups.sync(member, 1, {member: b"all"})
     assert groups.state == "Stable"
     return groups, member
@@ -47,8 +46,7 @@ def offsets(groups: Groups) -> dict[tuple[str, int], int]:
 # ---------------------------------------------------------------- resets
 
 
-def test_offsets_of_a_group_without_members_are_reset_in_one_step() -> None:
-    groups = Groups()
+def test_offsets_of_a_group_without_members_are_reset_in_one_step(groups: Groups) -> None:
     groups.commit(40)
     groups.commit(7, partition=1)
     before = len(groups.log)
@@ -60,8 +58,7 @@ def test_offsets_of_a_group_without_members_are_reset_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("state", ["preparing", "completing", "stable"])
-def test_a_group_in_use_is_not_reset_and_its_members_are_named(state: str) -> None:
-    groups = Groups()
+def test_a_group_in_use_is_not_reset_and_its_members_are_named(groups: Groups, state: str) -> None:
     getattr(groups, state)(7)
     request = groups.reset((0, 5, -1))
     error = groups.refusals[request]
@@ -72,20 +69,17 @@ def test_a_group_in_use_is_not_reset_and_its_members_are_named(state: str) -> No
     assert offsets(groups) == {}
 
 
-def test_a_member_that_joins_before_the_reset_arrives_keeps_its_place() -> None:
+def test_a_member_that_joins_before_the_reset_arrives_keeps_its_place(groups: Groups) -> None:
     """The race with a joining member: the machine decides one request after the other, so one of both comes first."""
-    groups = Groups()
     groups.commit(40)
     joins = groups.join(groups.new_id())
     assert groups.code(groups.reset((0, 0, 40), generation=0)) == NonEmptyGroup.code
-    for _ in range(2):
-        groups.tick(groups.settings.initial_rebalance_delay_ms)
+    groups.end_first_round()
     assert groups.code(joins) == 0
     assert offsets(groups) == {("flights", 0): 40}
 
 
-def test_a_group_that_was_used_since_the_plan_is_not_reset() -> None:
-    groups = Groups()
+def test_a_group_that_was_used_since_the_plan_is_not_reset(groups: Groups) -> None:
     groups.emptied()
     generation = 2
     groups.commit(40)
@@ -97,8 +91,7 @@ def test_a_group_that_was_used_since_the_plan_is_not_reset() -> None:
     assert offsets(groups) == {("flights", 0): 0, ("flights", 1): 3}
 
 
-def test_a_reset_may_be_repeated_and_may_count_from_any_offset() -> None:
-    groups = Groups()
+def test_a_reset_may_be_repeated_and_may_count_from_any_offset(groups: Groups) -> None:
     groups.commit(40)
     for _ in range(2):
         assert groups.code(groups.reset((0, 3, 40), generation=0)) == 0
@@ -106,8 +99,7 @@ def test_a_reset_may_be_repeated_and_may_count_from_any_offset() -> None:
     assert offsets(groups) == {("flights", 0): 4}
 
 
-def test_a_reset_is_refused_whole() -> None:
-    groups = Groups()
+def test_a_reset_is_refused_whole(groups: Groups) -> None:
     assert groups.code(groups.reset((0, 1, -1), (1, -5, -1))) == InvalidRequest.code
     assert groups.code(groups.reset((0, 1, -1), (0, 2, -1))) == InvalidRequest.code
     assert groups.code(groups.reset()) == InvalidRequest.code
@@ -116,8 +108,7 @@ def test_a_reset_is_refused_whole() -> None:
     assert groups.state == "Dead", "a refused reset leaves no group behind"
 
 
-def test_offsets_that_a_transaction_is_about_to_commit_are_not_reset() -> None:
-    groups = Groups()
+def test_offsets_that_a_transaction_is_about_to_commit_are_not_reset(groups: Groups) -> None:
     groups.txn_commit(5)
     assert isinstance(groups.refusals[groups.reset((0, 1, -1))], UnstableOffsetCommit)
     groups.end_txn(committed=False)
@@ -160,8 +151,7 @@ def test_a_member_that_has_just_joined_counts_with_its_topics() -> None:
     assert groups.reply(groups.delete_offsets(("id2", "planes", 0))) == [["planes", 0, GroupSubscribedToTopic.code]]
 
 
-def test_while_a_subscription_cannot_be_read_no_offset_is_deleted() -> None:
-    groups = Groups()
+def test_while_a_subscription_cannot_be_read_no_offset_is_deleted(groups: Groups) -> None:
     (member,) = groups.stable(1)
     groups.commit(1, member_id=member, generation=1)
     assert groups.reply(groups.delete_offsets(("id1", "flights", 0))) == [["flights", 0, GroupSubscribedToTopic.code]]

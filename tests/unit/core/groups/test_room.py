@@ -21,8 +21,7 @@ def test_a_coordinator_has_so_many_groups() -> None:
     assert groups.reply(groups.commit(1, group="third")) == [["flights", 0, 0]]
 
 
-def test_an_absurd_group_is_refused() -> None:
-    groups = Groups()
+def test_an_absurd_group_is_refused(groups: Groups) -> None:
     assert groups.code(groups.commit(1, group="g" * (GROUP_CHARACTERS_MAX + 1))) == InvalidGroupId.code
     assert groups.reply(groups.commit(1, group="g" * GROUP_CHARACTERS_MAX)) == [["flights", 0, 0]]
 

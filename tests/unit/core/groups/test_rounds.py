@@ -17,8 +17,7 @@ from raylog.core.groups.events import AppendRecords
 from tests.unit.core.groups.context import GROUP, REBALANCE_MS, Groups
 
 
-def test_a_first_join_gets_an_id_and_has_to_come_back_with_it() -> None:
-    groups = Groups()
+def test_a_first_join_gets_an_id_and_has_to_come_back_with_it(groups: Groups) -> None:
     member = groups.new_id()
     request = groups.join(member)
     assert groups.code(request) is None
@@ -26,19 +25,16 @@ def test_a_first_join_gets_an_id_and_has_to_come_back_with_it() -> None:
     assert groups.reply(request) == [1, "range", member, member, [[member, None, b"topics"]], False]
 
 
-def test_an_id_not_used_within_the_session_timeout_is_forgotten() -> None:
-    groups = Groups()
+def test_an_id_not_used_within_the_session_timeout_is_forgotten(groups: Groups) -> None:
     member = groups.new_id(session_ms=2_000)
     groups.tick(2_000)
     assert groups.code(groups.join(member)) == UnknownMemberId.code
     assert groups.state == "Dead"
 
 
-def test_only_the_leader_gets_everybodys_metadata() -> None:
-    groups = Groups()
+def test_only_the_leader_gets_everybodys_metadata(groups: Groups) -> None:
     first, second = groups.preparing()
-    groups.tick(300)
-    groups.tick(300)
+    groups.end_first_round()
     leader_row, follower_row = groups.reply(3), groups.reply(4)
     assert leader_row[:4] == [1, "range", first, first]
     assert leader_row[4] == [[first, None, b"topics"], [second, None, b"topics"]]
@@ -57,8 +53,7 @@ def test_new_members_extend_the_first_round_up_to_the_rebalance_timeout() -> Non
     assert [groups.code(request) for request in requests] == [0, 0, 0, 0, None]
 
 
-def test_without_newcomers_the_first_round_ends_after_its_delay() -> None:
-    groups = Groups()
+def test_without_newcomers_the_first_round_ends_after_its_delay(groups: Groups) -> None:
     (member,) = groups.preparing(1)
     groups.tick(299)
     assert groups.state == "PreparingRebalance"
@@ -66,8 +61,7 @@ def test_without_newcomers_the_first_round_ends_after_its_delay() -> None:
     assert groups.code(groups.heartbeat(member, 1)) == 0
 
 
-def test_an_assignment_is_written_before_any_member_gets_it() -> None:
-    groups = Groups()
+def test_an_assignment_is_written_before_any_member_gets_it(groups: Groups) -> None:
     first, second = groups.completing()
     parked = groups.sync(second, 1)
     assert groups.code(parked) is None
@@ -77,16 +71,14 @@ def test_an_assignment_is_written_before_any_member_gets_it() -> None:
     assert (groups.reply(answered), groups.reply(parked)) == ([b"a"], [b"b"])
 
 
-def test_a_member_the_leader_forgot_gets_an_empty_assignment() -> None:
-    groups = Groups()
+def test_a_member_the_leader_forgot_gets_an_empty_assignment(groups: Groups) -> None:
     first, second = groups.completing()
     parked = groups.sync(second, 1)
     groups.sync(first, 1, {first: b"a", "stranger": b"x"})
     assert groups.reply(parked) == [b""]
 
 
-def test_a_new_member_begins_a_round_that_ends_when_all_have_joined() -> None:
-    groups = Groups()
+def test_a_new_member_begins_a_round_that_ends_when_all_have_joined(groups: Groups) -> None:
     first, second = groups.stable()
     third = groups.new_id()
     joins = [groups.join(third)]
@@ -98,8 +90,7 @@ def test_a_new_member_begins_a_round_that_ends_when_all_have_joined() -> None:
     assert {groups.reply(request)[2] for request in joins} == {first}
 
 
-def test_a_handed_out_id_keeps_the_round_open_until_it_joins() -> None:
-    groups = Groups()
+def test_a_handed_out_id_keeps_the_round_open_until_it_joins(groups: Groups) -> None:
     first, second = groups.stable()
     waiting = groups.join(first)
     newcomer = groups.new_id()
@@ -109,8 +100,7 @@ def test_a_handed_out_id_keeps_the_round_open_until_it_joins() -> None:
     assert [groups.code(request) for request in (waiting, other, last)] == [0, 0, 0]
 
 
-def test_a_member_that_does_not_rejoin_in_time_is_dropped() -> None:
-    groups = Groups()
+def test_a_member_that_does_not_rejoin_in_time_is_dropped(groups: Groups) -> None:
     first, second = groups.stable()
     request = groups.join(first)
     for _ in range(3):
@@ -123,8 +113,7 @@ def test_a_member_that_does_not_rejoin_in_time_is_dropped() -> None:
     assert groups.code(groups.heartbeat(second, 1)) == UnknownMemberId.code
 
 
-def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round() -> None:
-    groups = Groups()
+def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round(groups: Groups) -> None:
     first, second = groups.completing()
     groups.sync(first, 1, {first: b"a", second: b"b"})
     for _ in range(4):
@@ -135,8 +124,7 @@ def test_a_member_that_does_not_sync_in_time_is_dropped_in_a_new_round() -> None
     assert groups.code(groups.heartbeat(first, 1)) == RebalanceInProgress.code
 
 
-def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin() -> None:
-    groups = Groups()
+def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin(groups: Groups) -> None:
     first, second = groups.completing()
     parked = groups.sync(second, 1)
     groups.tick(10_000)  # the leader's session ends first
@@ -146,8 +134,7 @@ def test_a_leader_that_never_syncs_is_dropped_and_the_others_rejoin() -> None:
     assert groups.code(groups.heartbeat(first, 1)) == UnknownMemberId.code
 
 
-def test_heartbeats_keep_a_member_and_silence_loses_it() -> None:
-    groups = Groups()
+def test_heartbeats_keep_a_member_and_silence_loses_it(groups: Groups) -> None:
     first, second = groups.stable()
     for _ in range(3):
         groups.tick(9_000)
@@ -155,8 +142,7 @@ def test_heartbeats_keep_a_member_and_silence_loses_it() -> None:
     assert groups.code(groups.heartbeat(second, 1)) == UnknownMemberId.code
 
 
-def test_a_heartbeat_during_a_round_keeps_the_member_alive() -> None:
-    groups = Groups()
+def test_a_heartbeat_during_a_round_keeps_the_member_alive(groups: Groups) -> None:
     first, second = groups.stable()
     groups.join(first)
     groups.tick(9_000)
@@ -165,8 +151,7 @@ def test_a_heartbeat_during_a_round_keeps_the_member_alive() -> None:
     assert groups.code(groups.heartbeat(second, 1)) == RebalanceInProgress.code
 
 
-def test_a_commit_counts_as_a_sign_of_life() -> None:
-    groups = Groups()
+def test_a_commit_counts_as_a_sign_of_life(groups: Groups) -> None:
     first, _ = groups.stable()
     groups.tick(9_000)
     groups.commit(1, member_id=first, generation=1)
@@ -175,31 +160,26 @@ def test_a_commit_counts_as_a_sign_of_life() -> None:
     assert groups.code(groups.heartbeat(first, 1)) == RebalanceInProgress.code
 
 
-def test_leaving_hands_the_work_over_at_once() -> None:
-    groups = Groups()
+def test_leaving_hands_the_work_over_at_once(groups: Groups) -> None:
     first, second = groups.stable()
     assert groups.reply(groups.leave((first, None))) == [[first, None, 0]]
     request = groups.join(second)
     assert groups.reply(request)[:4] == [2, "range", second, second]
 
 
-def test_leaving_returns_each_member_its_own_result() -> None:
-    groups = Groups()
+def test_leaving_returns_each_member_its_own_result(groups: Groups) -> None:
     first, _ = groups.stable()
     rows = groups.reply(groups.leave((first, None), ("nobody", None), ("", "no-instance")))
     assert rows == [[first, None, 0], ["nobody", None, UnknownMemberId.code], ["", "no-instance", UnknownMemberId.code]]
 
 
-def test_the_last_member_leaving_empties_the_group_in_a_new_generation() -> None:
-    groups = Groups()
+def test_the_last_member_leaving_empties_the_group_in_a_new_generation(groups: Groups) -> None:
     groups.emptied()
-    described = groups.replies[groups.describe()]
-    assert isinstance(described, dict)
+    described = groups.described()
     assert (described["state"], described["generation"], described["members"]) == ("Empty", 2, [])
 
 
-def test_a_dropped_request_leaves_the_member_its_session_to_come_back() -> None:
-    groups = Groups()
+def test_a_dropped_request_leaves_the_member_its_session_to_come_back(groups: Groups) -> None:
     first, second = groups.stable()
     lost = groups.join(first)
     groups.drop(lost)
@@ -209,8 +189,7 @@ def test_a_dropped_request_leaves_the_member_its_session_to_come_back() -> None:
     assert (groups.code(lost), groups.code(other), groups.code(again)) == (None, 0, 0)
 
 
-def test_a_member_whose_parked_join_was_dropped_expires_with_its_session() -> None:
-    groups = Groups()
+def test_a_member_whose_parked_join_was_dropped_expires_with_its_session(groups: Groups) -> None:
     first, second = groups.stable()
     groups.drop(groups.join(first))
     other = groups.join(second)
@@ -218,16 +197,14 @@ def test_a_member_whose_parked_join_was_dropped_expires_with_its_session() -> No
     assert groups.reply(other)[4] == [[second, None, b"topics"]]
 
 
-def test_a_dropped_sync_can_be_sent_again() -> None:
-    groups = Groups()
+def test_a_dropped_sync_can_be_sent_again(groups: Groups) -> None:
     first, second = groups.completing()
     groups.drop(groups.sync(second, 1))
     groups.sync(first, 1, {first: b"a", second: b"b"})
     assert groups.reply(groups.sync(second, 1)) == [b"b"]
 
 
-def test_a_repeated_join_replaces_the_one_that_waits() -> None:
-    groups = Groups()
+def test_a_repeated_join_replaces_the_one_that_waits(groups: Groups) -> None:
     first, second = groups.stable()
     old = groups.join(first)
     new = groups.join(first)
@@ -235,37 +212,34 @@ def test_a_repeated_join_replaces_the_one_that_waits() -> None:
     assert (groups.code(old), groups.code(new)) == (RebalanceInProgress.code, 0)
 
 
-def test_the_assignor_with_the_most_votes_wins() -> None:
-    groups = Groups()
+def test_the_assignor_with_the_most_votes_wins(groups: Groups) -> None:
     wishes = [["range", "sticky", "roundrobin"], ["sticky", "range"], ["sticky", "range"]]
     requests = []
     for wish in wishes:
         protocols = [(name, name.encode()) for name in wish]
         requests.append(groups.join(groups.new_id(protocols=protocols), protocols=protocols))
-    groups.tick(300)
-    groups.tick(300)
+    groups.end_first_round()
     rows = [groups.reply(request) for request in requests]
     assert {row[1] for row in rows} == {"sticky"}
     metadata = [member[2] for member in rows[0][4]]  # type: ignore[attr-defined]
     assert metadata == [b"sticky"] * 3
 
 
-def test_on_a_tie_the_leaders_first_choice_wins() -> None:
-    groups = Groups()
+def test_on_a_tie_the_leaders_first_choice_wins(groups: Groups) -> None:
     requests = []
     for wish in (["roundrobin", "range"], ["range", "roundrobin"]):
         protocols = [(name, b"") for name in wish]
         requests.append(groups.join(groups.new_id(protocols=protocols), protocols=protocols))
-    groups.tick(300)
-    groups.tick(300)
+    groups.end_first_round()
     assert groups.reply(requests[0])[1] == "roundrobin"
 
 
 @pytest.mark.parametrize(
     ("protocols", "protocol_type"), [([("sticky", b"")], "consumer"), ([("range", b"")], "connect")]
 )
-def test_a_member_with_nothing_in_common_is_refused(protocols: list[tuple[str, bytes]], protocol_type: str) -> None:
-    groups = Groups()
+def test_a_member_with_nothing_in_common_is_refused(
+    groups: Groups, protocols: list[tuple[str, bytes]], protocol_type: str
+) -> None:
     groups.stable()
     assert groups.code(groups.join(protocols=protocols, protocol_type=protocol_type)) == InconsistentGroupProtocol.code
 
@@ -310,8 +284,7 @@ def test_static_members_keep_their_places_while_they_are_away() -> None:
     groups = Groups(GroupSettings(group_max_size=2))
     for instance in ("a", "b"):
         groups.join(instance_id=instance)
-    groups.tick(300)
-    groups.tick(300)
+    groups.end_first_round()
     leader = groups.join(instance_id="a")
     assert groups.code(groups.join(instance_id="c")) == GroupMaxSizeReached.code
     assert groups.code(groups.join(instance_id="b")) == 0
@@ -319,27 +292,23 @@ def test_static_members_keep_their_places_while_they_are_away() -> None:
 
 
 @pytest.mark.parametrize("session_ms", [999, 1_800_001])
-def test_a_session_timeout_out_of_range_is_refused(session_ms: int) -> None:
-    groups = Groups()
+def test_a_session_timeout_out_of_range_is_refused(groups: Groups, session_ms: int) -> None:
     assert groups.code(groups.join(session_ms=session_ms)) == InvalidSessionTimeout.code
 
 
-def test_an_empty_group_id_and_an_empty_list_of_assignors_are_refused() -> None:
-    groups = Groups()
+def test_an_empty_group_id_and_an_empty_list_of_assignors_are_refused(groups: Groups) -> None:
     assert groups.code(groups.join(group="")) == InvalidGroupId.code
     assert groups.code(groups.join(protocols=[])) == InconsistentGroupProtocol.code
     assert groups.code(groups.join(protocol_type="")) == InconsistentGroupProtocol.code
 
 
-def test_a_refused_first_join_leaves_no_group_behind() -> None:
-    groups = Groups()
+def test_a_refused_first_join_leaves_no_group_behind(groups: Groups) -> None:
     groups.join(protocols=[])
     groups.commit(-1)
     assert groups.reply(groups.list_groups()) == []
 
 
-def test_a_restarted_coordinator_lets_members_of_a_stable_group_go_on() -> None:
-    groups = Groups()
+def test_a_restarted_coordinator_lets_members_of_a_stable_group_go_on(groups: Groups) -> None:
     first, second = groups.stable()
     after = groups.restarted(now_ms=5)
     assert after.code(after.heartbeat(first, 1)) == 0
@@ -348,8 +317,7 @@ def test_a_restarted_coordinator_lets_members_of_a_stable_group_go_on() -> None:
     assert after.code(after.heartbeat(second, 1)) == 0
 
 
-def test_a_restart_between_join_and_sync_keeps_the_generation() -> None:
-    groups = Groups()
+def test_a_restart_between_join_and_sync_keeps_the_generation(groups: Groups) -> None:
     first, second = groups.completing()
     groups.sync(second, 1)
     after = groups.restarted()
@@ -358,8 +326,7 @@ def test_a_restart_between_join_and_sync_keeps_the_generation() -> None:
     assert after.reply(parked) == [b"b"]
 
 
-def test_members_that_do_not_come_back_after_a_restart_are_dropped() -> None:
-    groups = Groups()
+def test_members_that_do_not_come_back_after_a_restart_are_dropped(groups: Groups) -> None:
     groups.stable()
     after = groups.restarted()
     after.tick(10_000)
@@ -367,8 +334,7 @@ def test_members_that_do_not_come_back_after_a_restart_are_dropped() -> None:
     assert after.state == "Empty"
 
 
-def test_a_resigning_coordinator_refuses_every_parked_request() -> None:
-    groups = Groups()
+def test_a_resigning_coordinator_refuses_every_parked_request(groups: Groups) -> None:
     groups.preparing()
     parked = groups.machine.parked_requests()
     outbox = groups.machine.resign(cause="append failed")

@@ -31,8 +31,7 @@ def test_members_are_refused_from_the_first_that_does_not_fit() -> None:
     taken = codes.count(None)
     assert codes == [None] * taken + [RecordTooLarge.code] * (9 - taken)
     assert 3 <= taken <= 6
-    for _ in range(2):
-        groups.tick(300)
+    groups.end_first_round()
     assert groups.state == "CompletingRebalance"
     assert max(sizes(groups)) <= LIMIT
 
@@ -48,8 +47,7 @@ def test_a_member_that_comes_back_larger_is_refused() -> None:
 def test_a_static_member_that_is_replaced_by_a_larger_one_keeps_its_place() -> None:
     groups = Groups(SMALL)
     request = groups.join(instance_id="a")
-    for _ in range(2):
-        groups.tick(300)
+    groups.end_first_round()
     member = str(groups.reply(request)[3])
     groups.sync(member, 1, {member: bytes(1_000)}, instance_id="a")
     assert groups.code(groups.join(instance_id="a", protocols=[("range", bytes(900))])) == RecordTooLarge.code

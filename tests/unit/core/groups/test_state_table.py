@@ -128,8 +128,7 @@ def test_an_unknown_member_is_refused(
     assert groups.code(request_of(groups, "nobody", generation)) == UnknownMemberId.code
 
 
-def test_the_leader_rejoining_a_stable_group_always_begins_a_round() -> None:
-    groups = Groups()
+def test_the_leader_rejoining_a_stable_group_always_begins_a_round(groups: Groups) -> None:
     leader, follower = groups.stable()
     assert groups.code(groups.join(leader)) is PARKED
     assert groups.code(groups.heartbeat(follower, 1)) == RebalanceInProgress.code

@@ -1,24 +1,30 @@
 """Static membership (KIP-345): an instance id keeps its place and its assignment through a restart of its process."""
 
+from typing import Any
+
 from raylog.core.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
 from tests.unit.core.groups.context import RANGE, Groups
+
+
+def joined(groups: Groups, **options: Any) -> tuple[str, str]:
+    """Let the static members "a" and "b" join, with options of `Groups.join`; their ids."""
+    joins = [groups.join(instance_id=instance, **options) for instance in ("a", "b")]
+    groups.end_first_round()
+    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+    return leader, follower
 
 
 def static_pair() -> tuple[Groups, str, str]:
     """A stable group of two static members: "a" leads and has b"0", "b" has b"1"."""
     groups = Groups()
-    joins = [groups.join(instance_id=instance) for instance in ("a", "b")]
-    groups.tick(300)
-    groups.tick(300)
-    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+    leader, follower = joined(groups)
     parked = groups.sync(follower, 1, instance_id="b")
     groups.sync(leader, 1, {leader: b"0", follower: b"1"}, instance_id="a")
     assert groups.reply(parked) == [b"1"]
     return groups, leader, follower
 
 
-def test_a_first_static_join_needs_no_second_one() -> None:
-    groups = Groups()
+def test_a_first_static_join_needs_no_second_one(groups: Groups) -> None:
     assert groups.code(groups.join(instance_id="a")) is None
 
 
@@ -62,8 +68,7 @@ def test_a_commit_of_the_replaced_process_is_fenced() -> None:
     assert groups.code(groups.commit(7, member_id=new, generation=1, instance_id="z")) == UnknownMemberId.code
 
 
-def test_the_old_process_is_fenced_while_it_waits() -> None:
-    groups = Groups()
+def test_the_old_process_is_fenced_while_it_waits(groups: Groups) -> None:
     waiting = groups.join(instance_id="a")
     groups.join(instance_id="a")
     assert groups.code(waiting) == FencedInstanceId.code
@@ -76,25 +81,16 @@ def test_the_replacement_survives_a_restart_of_the_coordinator() -> None:
     assert after.reply(after.sync(new, 1, instance_id="b")) == [b"1"]
 
 
-def test_a_restart_that_changes_the_chosen_assignor_begins_a_round() -> None:
-    groups = Groups()
-    both = [("range", b""), ("sticky", b"")]
-    joins = [groups.join(instance_id=instance, protocols=both) for instance in ("a", "b")]
-    groups.tick(300)
-    groups.tick(300)
-    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+def test_a_restart_that_changes_the_chosen_assignor_begins_a_round(groups: Groups) -> None:
+    leader, follower = joined(groups, protocols=[("range", b""), ("sticky", b"")])
     groups.sync(leader, 1, {leader: b"0", follower: b"1"})
     groups.sync(follower, 1)
     assert groups.code(groups.join(instance_id="b", protocols=[("sticky", b"")])) is None
     assert groups.code(groups.heartbeat(leader, 1)) == RebalanceInProgress.code
 
 
-def test_a_restart_while_the_others_sync_begins_a_round() -> None:
-    groups = Groups()
-    joins = [groups.join(instance_id=instance) for instance in ("a", "b")]
-    groups.tick(300)
-    groups.tick(300)
-    leader, _ = (str(groups.reply(request)[3]) for request in joins)
+def test_a_restart_while_the_others_sync_begins_a_round(groups: Groups) -> None:
+    leader, _ = joined(groups)
     assert groups.code(groups.join(instance_id="b")) is None
     assert groups.code(groups.heartbeat(leader, 1)) == RebalanceInProgress.code
 
@@ -120,12 +116,8 @@ def test_a_static_member_goes_by_its_session_timeout() -> None:
     assert groups.reply(request)[4] == [[leader, "a", b"topics"]]
 
 
-def test_a_round_of_absent_static_members_alone_waits_for_one_of_them() -> None:
-    groups = Groups()
-    joins = [groups.join(instance_id=instance, session_ms=60_000) for instance in ("a", "b")]
-    groups.tick(300)
-    groups.tick(300)
-    leader, follower = (str(groups.reply(request)[3]) for request in joins)
+def test_a_round_of_absent_static_members_alone_waits_for_one_of_them(groups: Groups) -> None:
+    leader, follower = joined(groups, session_ms=60_000)
     groups.sync(leader, 1, {leader: b"0", follower: b"1"})
     groups.sync(follower, 1)
     groups.drop(groups.join(leader, instance_id="a", session_ms=60_000))

@@ -39,8 +39,12 @@ def shape(bench: Bench) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
 # ---------------------------------------------------------------- course of a move
 
 
-def test_a_move_first_adds_and_keeps_all_it_has() -> None:
-    bench = with_brokers(4)
+@pytest.fixture
+def bench() -> Bench:
+    return with_brokers(4)
+
+
+def test_a_move_first_adds_and_keeps_all_it_has(bench: Bench) -> None:
     bench.reassign([2, 3, 4])
     assert shape(bench) == ((2, 3, 4, 1), (4,), (1,), (2, 3, 1))
     place = bench.state().place(BrokerId(4))
@@ -60,15 +64,13 @@ def test_it_is_complete_when_the_isr_holds_the_whole_target() -> None:
     assert bench.moving() == []
 
 
-def test_a_leader_that_stays_begins_a_new_epoch_when_others_are_removed() -> None:
-    bench = with_brokers(4)
+def test_a_leader_that_stays_begins_a_new_epoch_when_others_are_removed(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
     joins(bench, 4)
     assert bench.summary() == (1, 2, (1, 2, 4)), "what it knew of broker 3 ends with the epoch"
 
 
-def test_more_replicas_need_no_new_epoch() -> None:
-    bench = with_brokers(4)
+def test_more_replicas_need_no_new_epoch(bench: Bench) -> None:
     bench.reassign([1, 2, 3, 4])
     joins(bench, 4)
     assert bench.summary() == (1, 1, (1, 2, 3, 4))
@@ -83,8 +85,7 @@ def test_fewer_replicas_and_another_order_are_complete_at_once() -> None:
     assert shape(bench) == ((1,), (), (), (1,))
 
 
-def test_requesting_the_present_state_writes_nothing() -> None:
-    bench = with_brokers(4)
+def test_requesting_the_present_state_writes_nothing(bench: Bench) -> None:
     before = len(bench.log)
     bench.reassign([1, 2, 3])
     assert len(bench.log) == before
@@ -94,8 +95,7 @@ def test_requesting_the_present_state_writes_nothing() -> None:
     assert len(bench.log) == before
 
 
-def test_completion_waits_for_a_target_replica_that_can_lead() -> None:
-    bench = with_brokers(4)
+def test_completion_waits_for_a_target_replica_that_can_lead(bench: Bench) -> None:
     bench.reassign([4])
     bench.replica(4)
     state = bench.state()
@@ -105,8 +105,7 @@ def test_completion_waits_for_a_target_replica_that_can_lead() -> None:
     assert shape(bench) == ((4,), (), (), (4,))
 
 
-def test_a_member_of_the_target_without_its_log_does_not_count() -> None:
-    bench = with_brokers(4)
+def test_a_member_of_the_target_without_its_log_does_not_count(bench: Bench) -> None:
     bench.lose_replica(1)
     bench.lose_replica(2)
     assert bench.summary()[2] == (3,)
@@ -115,8 +114,7 @@ def test_a_member_of_the_target_without_its_log_does_not_count() -> None:
     assert shape(bench) == ((3, 1, 2), (), (1, 2), (3,)), "the only copy of the records is not given away"
 
 
-def test_a_partition_without_a_leader_moves_after_its_election() -> None:
-    bench = with_brokers(4)
+def test_a_partition_without_a_leader_moves_after_its_election(bench: Bench) -> None:
     for broker in (1, 2, 3):
         bench.lose_replica(broker)
     assert bench.summary()[0] == NO_LEADER
@@ -130,8 +128,7 @@ def test_a_partition_without_a_leader_moves_after_its_election() -> None:
 # ---------------------------------------------------------------- removed replicas
 
 
-def test_a_removed_replica_is_notified_and_its_session_closed() -> None:
-    bench = with_brokers(4)
+def test_a_removed_replica_is_notified_and_its_session_closed(bench: Bench) -> None:
     bench.reassign([2, 3, 4])
     session, life = bench.sessions[T0, 1], bench.lives[T0, 1]
     joins(bench, 4)
@@ -142,16 +139,14 @@ def test_a_removed_replica_is_notified_and_its_session_closed() -> None:
         bench.back(1)
 
 
-def test_the_leader_receives_the_new_epoch_of_its_own_proposal() -> None:
-    bench = with_brokers(4)
+def test_the_leader_receives_the_new_epoch_of_its_own_proposal(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
     leader = bench.sessions[T0, 1]
     joins(bench, 4)
     assert bench.sent_states()[leader].leader_epoch == 2
 
 
-def test_the_metadata_remembers_what_was_removed_until_it_is_added_again() -> None:
-    bench = with_brokers(4)
+def test_the_metadata_remembers_what_was_removed_until_it_is_added_again(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
     joins(bench, 4)
     assert bench.image.removed_replicas == {(T0, 3): 1}
@@ -160,8 +155,7 @@ def test_the_metadata_remembers_what_was_removed_until_it_is_added_again() -> No
     assert bench.image.removed_replicas == {}
 
 
-def test_a_replica_removed_and_added_again_is_another_life() -> None:
-    bench = with_brokers(4)
+def test_a_replica_removed_and_added_again_is_another_life(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
     joins(bench, 4)
     old_life = bench.lives[T0, 3]
@@ -174,8 +168,7 @@ def test_a_replica_removed_and_added_again_is_another_life() -> None:
     assert shape(bench) == ((1, 2, 3), (), (), (1, 2, 3))
 
 
-def test_the_log_of_a_removed_replica_is_forgotten() -> None:
-    bench = with_brokers(4)
+def test_the_log_of_a_removed_replica_is_forgotten(bench: Bench) -> None:
     bench.replica(3, log_id="old")
     bench.isr(1, [1, 2, 3])
     bench.reassign([1, 2, 4])
@@ -228,8 +221,7 @@ def test_cancelling_moves_the_leadership_back() -> None:
     assert set(bench.state().replicas) == {1, 2, 3}
 
 
-def test_a_move_outlives_the_controller() -> None:
-    bench = with_brokers(4)
+def test_a_move_outlives_the_controller(bench: Bench) -> None:
     bench.reassign([2, 3, 4])
     for broker in (1, 2, 3, 4):
         bench.lives.setdefault(("broker", broker), -1)
@@ -268,8 +260,7 @@ def test_an_illegal_target_changes_nothing(target: list[int] | None, error: type
     assert bench.state() == before
 
 
-def test_one_bad_part_refuses_the_whole_request() -> None:
-    bench = with_brokers(4)
+def test_one_bad_part_refuses_the_whole_request(bench: Bench) -> None:
     brokers = (BrokerId(1), BrokerId(2), BrokerId(4))
     for bad in (("flights", 0, brokers), ("flights", 1, brokers), ("flihgts", 0, brokers)):
         with pytest.raises((InvalidRequest, UnknownTopicOrPartition)) as refusal:
@@ -294,8 +285,7 @@ def test_the_last_copy_in_sync_stays_in_the_set() -> None:
         bench.reassign([1, 2, 5])
 
 
-def test_an_offline_broker_may_be_a_target_and_the_move_waits_for_it() -> None:
-    bench = with_brokers(4)
+def test_an_offline_broker_may_be_a_target_and_the_move_waits_for_it(bench: Bench) -> None:
     bench.lose(("broker", 4))
     bench.reassign([1, 2, 4])
     assert bench.state().adding == (4,)
@@ -307,8 +297,7 @@ def test_an_offline_broker_may_be_a_target_and_the_move_waits_for_it() -> None:
 # ---------------------------------------------------------------- throttle, settings, description
 
 
-def test_the_throttle_is_a_setting_of_the_cluster() -> None:
-    bench = with_brokers(4)
+def test_the_throttle_is_a_setting_of_the_cluster(bench: Bench) -> None:
     bench.reassign([1, 2, 4], throttle=1_000_000)
     assert bench.image.config == {**DEFAULTS, "follower.replication.throttled.rate": "1000000"}
     bench.reassign_all([], throttle=2_000_000)
@@ -326,8 +315,7 @@ def test_the_settings_count_on_the_smaller_set_until_the_end() -> None:
     assert bench.state().replication_factor == 3
 
 
-def test_the_description_names_what_moves() -> None:
-    bench = with_brokers(4)
+def test_the_description_names_what_moves(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
     answers = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
     assert answers[0].result["reassigning_partitions"] == ["flights-0"]  # type: ignore[union-attr, call-overload]

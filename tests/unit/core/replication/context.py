@@ -1,7 +1,8 @@
 """A replica machine with a vocabulary for tests: states of the controller, requests of clients and followers."""
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from raylog.core.ids import (
     NO_EPOCH,
@@ -15,7 +16,9 @@ from raylog.core.ids import (
 )
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.core.replication.consumer_events import ConsumerFetchReceived, ListOffsetsReceived
 from raylog.core.replication.events import (
+    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
@@ -111,6 +114,15 @@ class Context:
             out.extend(self.cut(to if is_reset else before.start, to))
         return out
 
+    def notice(self, kind: Callable[..., Event], **fields: Any) -> Outbox[Effect]:
+        """Feed an event that happens now."""
+        return self.step(kind(cause="test", now_ms=self.now_ms, **fields))
+
+    def send(self, kind: Callable[..., Event], **fields: Any) -> Outbox[Effect]:
+        """A request comes; its number is the last one."""
+        self.last_request += 1
+        return self.notice(kind, request=self.last_request, **fields)
+
     def cut(self, start: int, end: int, *, done: bool = True) -> Outbox[Effect]:
         """The log states what it is after a cut."""
         log = self.machine._log
@@ -121,27 +133,16 @@ class Context:
             durable_end_offset=Offset(max(start, min(end, log.durable_end))),
             epochs=tuple(kept),
         )
-        return self.step(LogCut(cause="cut", now_ms=self.now_ms, log=summary, done=done))
+        return self.notice(LogCut, log=summary, done=done)
 
     def notified(self, state: PartitionState, incarnation: int = 10) -> Outbox[Effect]:
         """The controller sends a state."""
-        return self.step(
-            StateReceived(cause="told", now_ms=self.now_ms, incarnation=Incarnation(incarnation), state=state)
-        )
+        return self.notice(StateReceived, incarnation=Incarnation(incarnation), state=state)
 
     def produce_requested(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
         """A client sends a produce request."""
-        self.last_request += 1
-        return self.step(
-            ProduceReceived(
-                cause=f"p{self.last_request}",
-                now_ms=self.now_ms,
-                request=self.last_request,
-                acks=acks,
-                leader_epoch=LeaderEpoch(epoch),
-                deadline_ms=self.now_ms + deadline_in_ms,
-            )
-        )
+        deadline_ms = self.now_ms + deadline_in_ms
+        return self.send(ProduceReceived, acks=acks, leader_epoch=LeaderEpoch(epoch), deadline_ms=deadline_ms)
 
     def produced(
         self,
@@ -155,26 +156,46 @@ class Context:
         """A client appends ``count`` records, which become durable here (at once if ``durable``), or not."""
         out = self.produce_requested(acks=acks, deadline_in_ms=deadline_in_ms)
         first = self.machine.log_end_offset
-        out.extend(
-            self.step(
-                LeaderAppended(
-                    cause="a",
-                    now_ms=self.now_ms,
-                    request=self.last_request,
-                    first_offset=first,
-                    end_offset=Offset(first + count),
-                    durable=durable,
-                )
-            )
-        )
+        out.extend(self.appended(first, first + count, durable=durable))
         if synced and not durable:
             out.extend(self.synced())
         return out
 
+    def appended(self, first: int, end: int, **other: bool) -> Outbox[Effect]:
+        """The records of the last request are in the log, or were before (``duplicate``)."""
+        return self.notice(
+            LeaderAppended, request=self.last_request, first_offset=Offset(first), end_offset=Offset(end), **other
+        )
+
+    def consumer_fetched(self, offset: int, *, wait_ms: int = 500, epoch: int = -1, **other: bool) -> Outbox[Effect]:
+        """A consumer fetches from ``offset``."""
+        return self.send(
+            ConsumerFetchReceived,
+            leader_epoch=LeaderEpoch(epoch),
+            fetch_offset=Offset(offset),
+            deadline_ms=self.now_ms + wait_ms,
+            max_bytes=1,
+            min_bytes=1,
+            **other,
+        )
+
+    def looked_up(self, timestamp: int, **other: bool) -> Outbox[Effect]:
+        """A consumer requests the offset of a time."""
+        return self.send(ListOffsetsReceived, leader_epoch=LeaderEpoch(-1), timestamp=timestamp, **other)
+
+    def deletion_requested(self, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
+        """A client sends DeleteRecords."""
+        return self.send(
+            DeleteRecordsReceived,
+            leader_epoch=LeaderEpoch(epoch),
+            before_offset=Offset(before),
+            deadline_ms=self.now_ms + deadline_in_ms,
+        )
+
     def synced(self, to: int | None = None) -> Outbox[Effect]:
         """Everything (up to ``to``) is durable."""
         end = self.machine.log_end_offset if to is None else Offset(to)
-        return self.step(Synced(cause="s", now_ms=self.now_ms, end_offset=end))
+        return self.notice(Synced, end_offset=end)
 
     def fetched_by(
         self,
@@ -185,22 +206,19 @@ class Context:
         last_epoch: int | None = None,
         incarnation: int | None = None,
         wait_ms: int = 500,
+        **other: Any,
     ) -> Outbox[Effect]:
         """A follower fetches from ``offset``."""
-        self.last_request += 1
-        return self.step(
-            FetchReceived(
-                cause=f"f{self.last_request}",
-                now_ms=self.now_ms,
-                request=self.last_request,
-                follower=BrokerId(follower),
-                incarnation=Incarnation(follower * 10 if incarnation is None else incarnation),
-                leader_epoch=LeaderEpoch(epoch),
-                fetch_offset=Offset(offset),
-                last_fetched_epoch=LeaderEpoch((epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch),
-                deadline_ms=self.now_ms + wait_ms,
-                max_bytes=1,
-            )
+        return self.send(
+            FetchReceived,
+            follower=BrokerId(follower),
+            incarnation=Incarnation(follower * 10 if incarnation is None else incarnation),
+            leader_epoch=LeaderEpoch(epoch),
+            fetch_offset=Offset(offset),
+            last_fetched_epoch=LeaderEpoch((epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch),
+            deadline_ms=self.now_ms + wait_ms,
+            max_bytes=1,
+            **other,
         )
 
     def answered(
@@ -213,32 +231,22 @@ class Context:
         diverging: tuple[int, int] | None = None,
     ) -> Outbox[Effect]:
         """The leader answers a fetch of this replica."""
-        return self.step(
-            FetchAnswered(
-                cause="fa",
-                now_ms=self.now_ms,
-                request=fetch.request,
-                leader_epoch=fetch.leader_epoch if epoch is None else LeaderEpoch(epoch),
-                high_watermark=Offset(watermark),
-                log_start_offset=Offset(0),
-                end_offset=fetch.fetch_offset if end is None else Offset(end),
-                diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
-            )
+        return self.notice(
+            FetchAnswered,
+            request=fetch.request,
+            leader_epoch=fetch.leader_epoch if epoch is None else LeaderEpoch(epoch),
+            high_watermark=Offset(watermark),
+            log_start_offset=Offset(0),
+            end_offset=fetch.fetch_offset if end is None else Offset(end),
+            diverging=None if diverging is None else (LeaderEpoch(diverging[0]), Offset(diverging[1])),
         )
 
     def copied(self, fetch: SendFetch, end: int, *, epoch: int, watermark: int = 0, synced: bool = True) -> SendFetch:
         """The leader's answer brings records up to ``end``; returns the next fetch."""
         start = self.machine.log_end_offset
         self.answered(fetch, end=end, watermark=watermark)
-        out = self.step(
-            FollowerAppended(
-                cause="c",
-                now_ms=self.now_ms,
-                request=fetch.request,
-                end_offset=Offset(end),
-                epochs=((LeaderEpoch(epoch), start),),
-            )
-        )
+        epochs = ((LeaderEpoch(epoch), start),)
+        out = self.notice(FollowerAppended, request=fetch.request, end_offset=Offset(end), epochs=epochs)
         if synced:
             self.synced()
         return only(SendFetch, out.after_sync)
@@ -246,17 +254,13 @@ class Context:
     def ticked(self, ms: int = 0) -> Outbox[Effect]:
         """Time passes."""
         self.now_ms += ms
-        return self.step(Tick(cause="t", now_ms=self.now_ms))
+        return self.notice(Tick)
 
     def isr_answered(
         self, proposal: ProposeIsr, error_code: int = 0, state: PartitionState | None = None
     ) -> Outbox[Effect]:
         """The controller answers a proposal."""
-        return self.step(
-            IsrChangeAnswered(
-                cause="ia", now_ms=self.now_ms, request=proposal.request, error_code=error_code, state=state
-            )
-        )
+        return self.notice(IsrChangeAnswered, request=proposal.request, error_code=error_code, state=state)
 
     def granted(self, proposal: ProposeIsr) -> Outbox[Effect]:
         """The controller accepts a proposal."""

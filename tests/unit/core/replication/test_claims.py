@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from raylog.core.errors import (
     ConcurrentTransactions,
     InvalidTxnState,
@@ -31,7 +33,9 @@ def claim(producer: int = 7, epoch: int = 0, name: str = "etl") -> TxnClaim:
     return TxnClaim(transactional_id=name, producer_id=producer, producer_epoch=epoch)
 
 
-def leading() -> Context:
+@pytest.fixture
+def context() -> Context:
+    """A leader."""
     context = Context()
     context.notified(partition_state())
     return context
@@ -67,8 +71,7 @@ def requests(out: Outbox[Effect]) -> list[int]:
     return [effect.request for effect in some(AppendBatches, out.now)]
 
 
-def test_a_batch_is_appended_once_its_transaction_is_confirmed() -> None:
-    context = leading()
+def test_a_batch_is_appended_once_its_transaction_is_confirmed(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     assert question.claim == claim()
     assert question.deadline_ms == context.now_ms + CONFIRMED_WITHIN_MS
@@ -76,27 +79,23 @@ def test_a_batch_is_appended_once_its_transaction_is_confirmed() -> None:
     assert answered(context, question).now == [], "a second answer is to no request"
 
 
-def test_the_question_ends_with_the_deadline_of_its_request() -> None:
-    context = leading()
+def test_the_question_ends_with_the_deadline_of_its_request(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim(), deadline_in_ms=200).now)
     assert question.deadline_ms == context.now_ms + 200
 
 
-def test_a_batch_of_no_transaction_needs_no_query() -> None:
-    context = leading()
+def test_a_batch_of_no_transaction_needs_no_query(context: Context) -> None:
     assert requests(sent(context, None)) == [context.last_request]
 
 
-def test_what_is_open_and_was_confirmed_is_added_to_without_a_query() -> None:
-    context = leading()
+def test_what_is_open_and_was_confirmed_is_added_to_without_a_query(context: Context) -> None:
     answered(context, only(VerifyTransaction, sent(context, claim()).now))
     for _ in range(3):
         assert requests(sent(context, claim(), opens=False)) == [context.last_request]
     only(VerifyTransaction, sent(context, claim(epoch=1)).now)  # the next one begins
 
 
-def test_what_is_open_takes_no_batch_under_another_transactional_id() -> None:
-    context = leading()
+def test_what_is_open_takes_no_batch_under_another_transactional_id(context: Context) -> None:
     answered(context, only(VerifyTransaction, sent(context, claim()).now))
     question = only(VerifyTransaction, sent(context, claim(name="strange"), opens=False).now)
     assert question.claim.transactional_id == "strange"
@@ -107,8 +106,7 @@ def test_what_is_open_takes_no_batch_under_another_transactional_id() -> None:
     assert isinstance(nameless.error, InvalidTxnState)
 
 
-def test_a_new_leader_queries_once_for_what_it_finds_open() -> None:
-    context = leading()
+def test_a_new_leader_queries_once_for_what_it_finds_open(context: Context) -> None:
     answered(context, only(VerifyTransaction, sent(context, claim()).now))
     context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
     context.notified(partition_state(leader_epoch=3, partition_epoch=3))
@@ -129,8 +127,7 @@ def test_of_so_many_producers_is_known_what_was_confirmed() -> None:
     assert all(claims.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
 
 
-def test_batches_of_one_producer_keep_their_order_and_share_a_query() -> None:
-    context = leading()
+def test_batches_of_one_producer_keep_their_order_and_share_a_query(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     first = context.last_request
     for _ in range(3):
@@ -138,16 +135,14 @@ def test_batches_of_one_producer_keep_their_order_and_share_a_query() -> None:
     assert requests(answered(context, question)) == [first, first + 1, first + 2, first + 3]
 
 
-def test_other_producers_do_not_wait() -> None:
-    context = leading()
+def test_other_producers_do_not_wait(context: Context) -> None:
     sent(context, claim(7))
     assert requests(sent(context, None)) == [context.last_request]
     other = only(VerifyTransaction, sent(context, claim(8)).now)
     assert requests(answered(context, other)) == [context.last_request]
 
 
-def test_all_that_waits_is_refused_with_the_coordinators_answer() -> None:
-    context = leading()
+def test_all_that_waits_is_refused_with_the_coordinators_answer(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     sent(context, claim())
     out = answered(context, question, InvalidTxnState("it is not open"))
@@ -157,8 +152,7 @@ def test_all_that_waits_is_refused_with_the_coordinators_answer() -> None:
     assert requests(out) == []
 
 
-def test_another_epoch_behind_a_refused_one_is_queried_by_itself() -> None:
-    context = leading()
+def test_another_epoch_behind_a_refused_one_is_queried_by_itself(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim(epoch=0)).now)
     sent(context, claim(epoch=1))
     out = answered(context, question, InvalidTxnState("it is over"))
@@ -169,8 +163,7 @@ def test_another_epoch_behind_a_refused_one_is_queried_by_itself() -> None:
     assert requests(answered(context, following)) == [context.last_request]
 
 
-def test_a_claim_without_a_transactional_id_is_refused() -> None:
-    context = leading()
+def test_a_claim_without_a_transactional_id_is_refused(context: Context) -> None:
     refusal = only(RefuseRequest, sent(context, claim(name="")).now)
     assert isinstance(refusal.error, InvalidTxnState)
 
@@ -184,8 +177,7 @@ def test_a_claim_is_refused_where_replicas_are_missing_or_another_leads() -> Non
     assert isinstance(only(RefuseRequest, sent(follower, claim()).now).error, NotLeaderOrFollower)
 
 
-def test_a_replaced_leader_refuses_what_waits_and_ignores_the_answer() -> None:
-    context = leading()
+def test_a_replaced_leader_refuses_what_waits_and_ignores_the_answer(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     waited = context.last_request
     out = context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
@@ -195,15 +187,13 @@ def test_a_replaced_leader_refuses_what_waits_and_ignores_the_answer() -> None:
     assert answered(context, question).now == [], "nor is it an answer to the next leadership"
 
 
-def test_a_dropped_request_is_not_appended() -> None:
-    context = leading()
+def test_a_dropped_request_is_not_appended(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     context.step(RequestDropped(cause="d", now_ms=context.now_ms, request=context.last_request))
     assert answered(context, question).now == []
 
 
-def test_a_failed_append_leaves_the_next_batch_to_be_looked_at_by_the_log() -> None:
-    context = leading()
+def test_a_failed_append_leaves_the_next_batch_to_be_looked_at_by_the_log(context: Context) -> None:
     question = only(VerifyTransaction, sent(context, claim()).now)
     first = context.last_request
     sent(context, claim())
@@ -218,8 +208,7 @@ def test_a_failed_append_leaves_the_next_batch_to_be_looked_at_by_the_log() -> N
     context.machine.validate()
 
 
-def test_so_many_may_wait_and_no_more() -> None:
-    context = leading()
+def test_so_many_may_wait_and_no_more(context: Context) -> None:
     for _ in range(WAITING_MAX):
         sent(context, claim())
     refusal = only(RefuseRequest, sent(context, claim(8)).now)

@@ -1,13 +1,12 @@
 """A disk that keeps refusing appends: the leader resigns, the follower does not delay acks=all."""
 
 from raylog.core.errors import OutOfOrderSequence
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.disk import DOUBT_MS, PATIENCE_MS, DiskHealth
 from raylog.core.replication.events import (
     AppendFailed,
     Effect,
-    FetchReceived,
     FollowerAppended,
     ProposeIsr,
     ResignLeadership,
@@ -38,22 +37,7 @@ def failing(context: Context, ms: int = PATIENCE_MS) -> Outbox[Effect]:
 
 
 def flagged(context: Context, follower: int, disk_failing: bool) -> Outbox[Effect]:
-    context.last_request += 1
-    return context.step(
-        FetchReceived(
-            cause="f",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            follower=BrokerId(follower),
-            incarnation=Incarnation(follower * 10),
-            leader_epoch=LeaderEpoch(1),
-            fetch_offset=Offset(0),
-            last_fetched_epoch=LeaderEpoch(-1),
-            deadline_ms=context.now_ms + 500,
-            max_bytes=1,
-            disk_failing=disk_failing,
-        )
-    )
+    return context.fetched_by(follower, 0, disk_failing=disk_failing)
 
 
 def test_one_failure_is_no_reason_and_a_success_forgets_all() -> None:

@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 from raylog.core.errors import NotEnoughReplicasAfterAppend
-from raylog.core.ids import BrokerId, Offset, PartitionEpoch
+from raylog.core.ids import BrokerId, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AnswerProduce,
-    IsrChangeAnswered,
-    LeaderAppended,
     ProposeIsr,
     RefuseRequest,
 )
@@ -83,15 +81,7 @@ def test_a_repeated_old_batch_is_not_acknowledged_below_the_minimum() -> None:
     context = Context(log_end=100, epochs=((1, 0),))
     context.notified(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
     context.produce_requested(deadline_in_ms=500)
-    repeat = LeaderAppended(
-        cause="a",
-        now_ms=1,
-        request=context.last_request,
-        first_offset=Offset(90),
-        end_offset=Offset(100),
-        duplicate=True,
-    )
-    context.step(repeat)
+    context.appended(90, 100, duplicate=True)
     out = context.notified(alone(elr=(SECOND,), partition_epoch=2))
     out = context.isr_answered(only(ProposeIsr, out.now), state=alone(elr=(), partition_epoch=3))
     assert context.machine.exposed_high_watermark == 100
@@ -103,24 +93,13 @@ def test_it_is_acknowledged_once_enough_replicas_are_in_sync_again() -> None:
     context = Context(log_end=100, epochs=((1, 0),))
     context.notified(partition_state(isr=(ME, SECOND), leader_epoch=2, down=(THIRD,)))
     context.produce_requested(deadline_in_ms=9_000)
-    context.step(
-        LeaderAppended(
-            cause="a",
-            now_ms=1,
-            request=context.last_request,
-            first_offset=Offset(90),
-            end_offset=Offset(100),
-            duplicate=True,
-        )
-    )
+    context.appended(90, 100, duplicate=True)
     context.notified(alone(elr=(), partition_epoch=2))
     state = partition_state(isr=(ME,), leader_epoch=2, partition_epoch=2)
     context.notified(state)
     joining = only(ProposeIsr, context.fetched_by(SECOND, 100, epoch=2, last_epoch=1).now)
     whole = replace(state, isr=(BrokerId(ME), BrokerId(SECOND)), partition_epoch=PartitionEpoch(3))
-    out = context.step(
-        IsrChangeAnswered(cause="ia", now_ms=1, request=joining.request, error_code=0, state=whole),
-    )
+    out = context.isr_answered(joining, state=whole)
     assert only(AnswerProduce, out.now).first_offset == 90
 
 

@@ -26,7 +26,6 @@ from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AssignLeaderEpoch,
-    LeaderAppended,
     LogStartAdvanced,
     ProposeIsr,
     RefuseRequest,
@@ -42,10 +41,15 @@ def leading(*, min_insync_replicas: int = 2, log_end: int = 0, epochs: tuple[tup
     return context
 
 
+@pytest.fixture
+def context() -> Context:
+    return leading()
+
+
 def test_a_new_leader_writes_its_epoch_before_anything_else() -> None:
     context = Context(log_end=7)
     out = context.notified(partition_state(leader_epoch=3))
-    assert out.now[0] == AssignLeaderEpoch(cause="told", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
+    assert out.now[0] == AssignLeaderEpoch(cause="test", leader_epoch=LeaderEpoch(3), start_offset=Offset(7))
     assert only(RoleChanged, out.now).leading
     assert context.machine.role == "leader"
 
@@ -56,8 +60,7 @@ def test_a_life_may_not_lead_an_epoch_that_its_log_knows_already() -> None:
         context.notified(partition_state(leader_epoch=3))
 
 
-def test_acks_all_is_answered_when_every_member_has_it_on_disk() -> None:
-    context = leading()
+def test_acks_all_is_answered_when_every_member_has_it_on_disk(context: Context) -> None:
     context.produced()
     assert not some(AnswerProduce, context.fetched_by(SECOND, 10).now)
     out = context.fetched_by(THIRD, 10)
@@ -75,8 +78,7 @@ def test_nothing_is_committed_beside_eligible_replicas_with_any_minimum() -> Non
     assert only(AnswerProduce, out.now).first_offset == 0
 
 
-def test_acks_all_also_waits_for_the_leaders_own_disk() -> None:
-    context = leading()
+def test_acks_all_also_waits_for_the_leaders_own_disk(context: Context) -> None:
     context.produced(synced=False)
     context.fetched_by(SECOND, 10)
     assert not some(AnswerProduce, context.fetched_by(THIRD, 10).now)
@@ -84,14 +86,12 @@ def test_acks_all_also_waits_for_the_leaders_own_disk() -> None:
     assert some(AnswerProduce, context.synced().now)
 
 
-def test_acks_one_is_answered_when_the_leader_has_it_on_disk() -> None:
-    context = leading()
+def test_acks_one_is_answered_when_the_leader_has_it_on_disk(context: Context) -> None:
     assert not some(AnswerProduce, context.produced(acks=1, synced=False).now)
     assert some(AnswerProduce, context.synced().now)
 
 
-def test_acks_zero_is_never_answered() -> None:
-    context = leading()
+def test_acks_zero_is_never_answered(context: Context) -> None:
     assert not some(AnswerProduce, context.produced(acks=0).now)
     idle = Context()
     assert not idle.produce_requested(acks=0).now
@@ -103,8 +103,7 @@ def test_a_single_replica_commits_with_its_own_disk() -> None:
     assert some(AnswerProduce, context.produced().now)
 
 
-def test_where_writing_is_enough_no_sync_is_waited_for() -> None:
-    context = leading()
+def test_where_writing_is_enough_no_sync_is_waited_for(context: Context) -> None:
     out = context.produced(acks=1, durable=True)
     assert some(AnswerProduce, out.now)
     assert context.machine.durable_end_offset == 10
@@ -142,8 +141,7 @@ def test_the_watermark_rests_below_min_insync_replicas() -> None:
     assert context.machine.high_watermark == 0
 
 
-def test_an_overdue_request_is_refused_with_the_cause() -> None:
-    context = leading()
+def test_an_overdue_request_is_refused_with_the_cause(context: Context) -> None:
     context.produced(deadline_in_ms=100)
     assert isinstance(only(RefuseRequest, context.ticked(100).now).error, RequestTimedOut)
     context.produced(deadline_in_ms=100)
@@ -151,43 +149,24 @@ def test_an_overdue_request_is_refused_with_the_cause() -> None:
     assert isinstance(only(RefuseRequest, context.ticked(100).now).error, NotEnoughReplicasAfterAppend)
 
 
-def test_a_duplicate_waits_for_the_watermark_like_its_first_copy() -> None:
-    context = leading()
+def test_a_duplicate_waits_for_the_watermark_like_its_first_copy(context: Context) -> None:
     context.produced()
     context.produce_requested()
-    repeat = LeaderAppended(
-        cause="a",
-        now_ms=1,
-        request=context.last_request,
-        first_offset=Offset(0),
-        end_offset=Offset(10),
-        duplicate=True,
-    )
-    assert not some(AnswerProduce, context.step(repeat).now)
+    assert not some(AnswerProduce, context.appended(0, 10, duplicate=True).now)
     context.fetched_by(SECOND, 10)
     assert len(some(AnswerProduce, context.fetched_by(THIRD, 10).now)) == 2
     assert context.machine.log_end_offset == 10
 
 
-def test_a_duplicate_below_the_watermark_is_answered_at_once() -> None:
-    context = leading()
+def test_a_duplicate_below_the_watermark_is_answered_at_once(context: Context) -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     context.fetched_by(THIRD, 10)
     context.produce_requested()
-    repeat = LeaderAppended(
-        cause="a",
-        now_ms=1,
-        request=context.last_request,
-        first_offset=Offset(0),
-        end_offset=Offset(10),
-        duplicate=True,
-    )
-    assert only(AnswerProduce, context.step(repeat).now).first_offset == 0
+    assert only(AnswerProduce, context.appended(0, 10, duplicate=True).now).first_offset == 0
 
 
-def test_a_failed_append_is_refused_with_its_reason() -> None:
-    context = leading()
+def test_a_failed_append_is_refused_with_its_reason(context: Context) -> None:
     context.produce_requested()
     failed = AppendFailed(cause="x", now_ms=1, request=context.last_request)
     assert isinstance(only(RefuseRequest, context.step(failed).now).error, KafkaStorageError)
@@ -200,8 +179,7 @@ def refusal(context: Context, error: RaylogError) -> RaylogError:
 
 
 @pytest.mark.parametrize("error", [OutOfOrderSequence("a hole"), RecordTooLarge("900 bytes")])
-def test_a_refusal_is_final_only_when_no_other_log_may_hold_the_batch(error: RaylogError) -> None:
-    context = leading()
+def test_a_refusal_is_final_only_when_no_other_log_may_hold_the_batch(context: Context, error: RaylogError) -> None:
     first = refusal(context, error)
     assert isinstance(first, NotEnoughReplicas)
     assert error.message in first.message
@@ -211,16 +189,14 @@ def test_a_refusal_is_final_only_when_no_other_log_may_hold_the_batch(error: Ray
     assert refusal(context, error) is error
 
 
-def test_a_replica_that_came_back_may_hold_what_a_leader_refuses() -> None:
-    context = leading()
+def test_a_replica_that_came_back_may_hold_what_a_leader_refuses(context: Context) -> None:
     for follower in (SECOND, THIRD):
         context.fetched_by(follower, 0)
     context.notified(partition_state(partition_epoch=1, incarnations={SECOND: 10 * SECOND + 1}))
     assert isinstance(refusal(context, OutOfOrderSequence("a hole")), NotEnoughReplicas)
 
 
-def test_losing_the_leadership_refuses_everything_parked() -> None:
-    context = leading()
+def test_losing_the_leadership_refuses_everything_parked(context: Context) -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     out = context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
@@ -229,16 +205,14 @@ def test_losing_the_leadership_refuses_everything_parked() -> None:
     assert all(isinstance(refusal.error, NotLeaderOrFollower) for refusal in refused)
 
 
-def test_a_partition_without_a_leader_makes_it_idle_in_the_same_epoch() -> None:
-    context = leading()
+def test_a_partition_without_a_leader_makes_it_idle_in_the_same_epoch(context: Context) -> None:
     context.notified(partition_state(leader=NO_LEADER, partition_epoch=2))
     assert context.machine.role == "idle"
     context.notified(partition_state(partition_epoch=1))
     assert context.machine.role == "idle"
 
 
-def test_the_watermark_counts_only_reports_of_this_epoch() -> None:
-    context = leading()
+def test_the_watermark_counts_only_reports_of_this_epoch(context: Context) -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     context.notified(partition_state(leader_epoch=2, partition_epoch=2))
@@ -259,8 +233,7 @@ def test_the_watermark_is_hidden_until_it_reaches_the_epoch_start() -> None:
     assert context.machine.exposed_high_watermark == 10
 
 
-def test_late_copies_of_a_fetch_take_nothing_back() -> None:
-    context = leading()
+def test_late_copies_of_a_fetch_take_nothing_back(context: Context) -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     context.fetched_by(SECOND, 4)
@@ -277,15 +250,13 @@ def test_fetches_of_another_epoch_are_refused_and_move_nothing() -> None:
     assert context.machine.high_watermark == 0
 
 
-def test_fetches_of_an_older_life_are_refused() -> None:
-    context = leading()
+def test_fetches_of_an_older_life_are_refused(context: Context) -> None:
     context.fetched_by(SECOND, 0, incarnation=25)
     assert isinstance(only(RefuseRequest, context.fetched_by(SECOND, 0).now).error, StaleBrokerEpoch)
     assert isinstance(only(RefuseRequest, context.fetched_by(THIRD, 0, incarnation=29).now).error, StaleBrokerEpoch)
 
 
-def test_a_newer_incarnation_begins_without_progress() -> None:
-    context = leading()
+def test_a_newer_incarnation_begins_without_progress(context: Context) -> None:
     context.produced()
     context.fetched_by(SECOND, 10)
     context.fetched_by(SECOND, 0, incarnation=25)
@@ -327,30 +298,26 @@ def test_a_diverging_fetch_gets_the_divergence_and_acknowledges_nothing() -> Non
     assert context.machine.high_watermark == 0
 
 
-def test_a_fetch_at_the_end_waits_for_records() -> None:
-    context = leading()
+def test_a_fetch_at_the_end_waits_for_records(context: Context) -> None:
     assert not some(AnswerFetch, context.fetched_by(SECOND, 0).now)
     answer = only(AnswerFetch, context.produced().now)
     assert (answer.fetch_offset, answer.upper) == (0, 10)
 
 
-def test_a_fetch_at_the_end_is_answered_empty_at_its_deadline() -> None:
-    context = leading()
+def test_a_fetch_at_the_end_is_answered_empty_at_its_deadline(context: Context) -> None:
     context.fetched_by(SECOND, 0, wait_ms=100)
     assert not context.ticked(99).now
     answer = only(AnswerFetch, context.ticked(1).now)
     assert answer.upper == answer.fetch_offset == 0
 
 
-def test_a_newer_fetch_of_a_follower_replaces_the_parked_one() -> None:
-    context = leading()
+def test_a_newer_fetch_of_a_follower_replaces_the_parked_one(context: Context) -> None:
     context.fetched_by(SECOND, 0)
     older = context.last_request
     assert only(AnswerFetch, context.fetched_by(SECOND, 0).now).request == older
 
 
-def test_dropped_requests_are_not_answered() -> None:
-    context = leading()
+def test_dropped_requests_are_not_answered(context: Context) -> None:
     context.produced()
     context.step(RequestDropped(cause="d", now_ms=1, request=context.last_request))
     context.fetched_by(SECOND, 10)
@@ -380,8 +347,7 @@ def test_retention_moves_the_log_start() -> None:
     assert context.machine.epochs == ((1, 6),)
 
 
-def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story() -> None:
-    context = leading()
+def test_a_sync_beyond_the_log_end_is_a_bug_and_carries_the_story(context: Context) -> None:
     with pytest.raises(InvariantBroken, match="orders-0 on 1") as broken:
         context.synced(5)
     assert any("StateReceived" in str(line) for line in broken.value.story)

@@ -7,16 +7,14 @@ from raylog.core.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.core.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,
     AnswerDeleteRecords,
     AnswerFetch,
-    DeleteRecordsReceived,
     Effect,
     FetchAnswered,
-    FetchReceived,
     LogStartAdvanced,
     ProposeIsr,
     RefuseRequest,
@@ -40,37 +38,12 @@ def leading(records: int = 10, *, isr: tuple[int, ...] = (ME, SECOND, THIRD), do
 
 def fetched(context: Context, follower: int, offset: int, log_start: int = 0) -> Outbox[Effect]:
     """A follower fetches with its log start."""
-    context.last_request += 1
-    return context.step(
-        FetchReceived(
-            cause="f",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            follower=BrokerId(follower),
-            incarnation=Incarnation(follower * 10),
-            leader_epoch=LeaderEpoch(1),
-            fetch_offset=Offset(offset),
-            last_fetched_epoch=LeaderEpoch(1),
-            deadline_ms=context.now_ms + 500,
-            max_bytes=1,
-            log_start_offset=Offset(log_start),
-        )
-    )
+    return context.fetched_by(follower, offset, last_epoch=1, log_start_offset=Offset(log_start))
 
 
 def delete_before(context: Context, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
     """A client sends DeleteRecords; the log start moves as the leader's effects require."""
-    context.last_request += 1
-    out = context.step(
-        DeleteRecordsReceived(
-            cause="d",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(epoch),
-            before_offset=Offset(before),
-            deadline_ms=context.now_ms + deadline_in_ms,
-        )
-    )
+    out = context.deletion_requested(before, epoch=epoch, deadline_in_ms=deadline_in_ms)
     for effect in some(AdvanceLogStart, out.now):
         assert effect.request == context.last_request
         out.extend(moved(context, effect.to))
@@ -78,7 +51,7 @@ def delete_before(context: Context, before: int, *, epoch: int = -1, deadline_in
 
 
 def moved(context: Context, to: int) -> Outbox[Effect]:
-    return context.step(LogStartAdvanced(cause="m", now_ms=context.now_ms, log_start_offset=Offset(to)))
+    return context.notice(LogStartAdvanced, log_start_offset=Offset(to))
 
 
 def refusal(out: Outbox[Effect]) -> object:

@@ -12,16 +12,14 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
-from raylog.core.ids import LATEST, LeaderEpoch, Offset
+from raylog.core.ids import LATEST, LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerOffset,
-    ConsumerFetchReceived,
     DescribeProducers,
     DescribeProducersReceived,
     FetchStillWaits,
     FindTimestamp,
-    ListOffsetsReceived,
     TryFetch,
 )
 from raylog.core.replication.events import (
@@ -29,7 +27,6 @@ from raylog.core.replication.events import (
     AppendFailed,
     AppendMarker,
     Effect,
-    LeaderAppended,
     MarkerReceived,
     ProposeSleep,
     RefuseRequest,
@@ -38,12 +35,13 @@ from raylog.core.replication.events import (
 from tests.unit.core.replication.context import SECOND, THIRD, Context, only, partition_state, some
 
 
-def leading(end: int = 10) -> Context:
-    """A leader whose followers have everything."""
+@pytest.fixture
+def context() -> Context:
+    """A leader of ten records, whose followers have everything."""
     context = Context()
     context.notified(partition_state())
-    context.produced(end)
-    followers_fetch(context, end)
+    context.produced(10)
+    followers_fetch(context, 10)
     return context
 
 
@@ -55,42 +53,27 @@ def followers_fetch(context: Context, offset: int) -> Outbox[Effect]:
 
 def requested(context: Context, *, epoch: int = -1) -> Outbox[Effect]:
     """The coordinator wants a marker written."""
-    context.last_request += 1
-    return context.step(
-        MarkerReceived(
-            cause="m",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(epoch),
-            deadline_ms=context.now_ms + 1_000,
-            producer_id=7,
-            producer_epoch=1,
-            coordinator_epoch=3,
-            committed=True,
-        )
+    return context.send(
+        MarkerReceived,
+        leader_epoch=LeaderEpoch(epoch),
+        deadline_ms=context.now_ms + 1_000,
+        producer_id=7,
+        producer_epoch=1,
+        coordinator_epoch=3,
+        committed=True,
     )
 
 
 def appended(context: Context, *, duplicate: bool = False) -> Outbox[Effect]:
     """The marker is in the log, or was before."""
     end = context.machine.log_end_offset
-    out = context.step(
-        LeaderAppended(
-            cause="a",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            first_offset=end,
-            end_offset=end if duplicate else Offset(end + 1),
-            duplicate=duplicate,
-        )
-    )
+    out = context.appended(end, end if duplicate else end + 1, duplicate=duplicate)
     if not duplicate:
         out.extend(context.synced())
     return out
 
 
-def test_a_marker_is_answered_when_every_in_sync_replica_has_it() -> None:
-    context = leading()
+def test_a_marker_is_answered_when_every_in_sync_replica_has_it(context: Context) -> None:
     wanted = only(AppendMarker, requested(context).now)
     assert (wanted.marker.producer_id, wanted.leader_epoch) == (7, 1)
     assert not some(AnswerMarker, appended(context).after_sync)
@@ -99,9 +82,8 @@ def test_a_marker_is_answered_when_every_in_sync_replica_has_it() -> None:
     assert answer.request == wanted.marker.request
 
 
-def test_a_marker_written_before_is_answered_when_the_end_is_committed() -> None:
+def test_a_marker_written_before_is_answered_when_the_end_is_committed(context: Context) -> None:
     """Where it lies is not known any more: somewhere below the end of the log."""
-    context = leading()
     context.produced(5)
     requested(context)
     assert not some(AnswerMarker, appended(context, duplicate=True).now)
@@ -109,8 +91,7 @@ def test_a_marker_written_before_is_answered_when_the_end_is_committed() -> None
     only(AnswerMarker, followers_fetch(context, 15).now)
 
 
-def test_a_marker_that_is_committed_already_is_answered_at_once() -> None:
-    context = leading()
+def test_a_marker_that_is_committed_already_is_answered_at_once(context: Context) -> None:
     requested(context)
     only(AnswerMarker, appended(context, duplicate=True).now)
 
@@ -121,8 +102,7 @@ def test_a_marker_is_refused_by_a_replica_that_does_not_lead() -> None:
     assert isinstance(only(RefuseRequest, requested(context).now).error, NotLeaderOrFollower)
 
 
-def test_a_marker_for_an_earlier_leader_is_refused() -> None:
-    context = leading()
+def test_a_marker_for_an_earlier_leader_is_refused(context: Context) -> None:
     assert isinstance(only(RefuseRequest, requested(context, epoch=0).now).error, FencedLeaderEpoch)
 
 
@@ -135,8 +115,9 @@ def test_a_marker_is_refused_with_too_few_replicas_in_sync() -> None:
 @pytest.mark.parametrize(
     ("isr", "error"), [((1, 2, 3), RequestTimedOut), ((1,), NotEnoughReplicasAfterAppend)], ids=["slow", "lost"]
 )
-def test_a_marker_that_takes_too_long_is_refused(isr: tuple[int, ...], error: type[Exception]) -> None:
-    context = leading()
+def test_a_marker_that_takes_too_long_is_refused(
+    context: Context, isr: tuple[int, ...], error: type[Exception]
+) -> None:
     requested(context)
     appended(context)
     if len(isr) == 1:
@@ -145,8 +126,7 @@ def test_a_marker_that_takes_too_long_is_refused(isr: tuple[int, ...], error: ty
     assert [type(each.error) for each in refused] == [error]
 
 
-def test_a_marker_that_waits_is_refused_when_leading_ends() -> None:
-    context = leading()
+def test_a_marker_that_waits_is_refused_when_leading_ends(context: Context) -> None:
     requested(context)
     appended(context)
     follows = partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2)
@@ -154,8 +134,7 @@ def test_a_marker_that_waits_is_refused_when_leading_ends() -> None:
     assert isinstance(refused[context.last_request], NotLeaderOrFollower)
 
 
-def test_a_marker_that_the_log_refuses_is_answered_with_its_error() -> None:
-    context = leading()
+def test_a_marker_that_the_log_refuses_is_answered_with_its_error(context: Context) -> None:
     requested(context)
     refusal = AppendFailed(
         cause="a", now_ms=context.now_ms, request=context.last_request, error=InvalidProducerEpoch("It is fenced.")
@@ -163,8 +142,7 @@ def test_a_marker_that_the_log_refuses_is_answered_with_its_error() -> None:
     assert isinstance(only(RefuseRequest, context.step(refusal).now).error, InvalidProducerEpoch)
 
 
-def test_producers_are_described_by_the_leader_alone() -> None:
-    context = leading()
+def test_producers_are_described_by_the_leader_alone(context: Context) -> None:
 
     def described(request: int) -> list[Effect]:
         return context.step(
@@ -191,23 +169,20 @@ def passed(context: Context, ms: int, *, in_transaction: bool) -> list[ProposeSl
     return found
 
 
-def test_a_partition_does_not_sleep_while_a_transaction_is_open() -> None:
-    context = leading()
+def test_a_partition_does_not_sleep_while_a_transaction_is_open(context: Context) -> None:
     context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
     assert not passed(context, 60_000, in_transaction=True)
     assert passed(context, 1_000, in_transaction=False)
 
 
-def test_a_marker_is_refused_by_a_leader_whose_partition_falls_asleep() -> None:
-    context = leading()
+def test_a_marker_is_refused_by_a_leader_whose_partition_falls_asleep(context: Context) -> None:
     context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
     assert passed(context, 10_000, in_transaction=False)
     assert isinstance(only(RefuseRequest, requested(context).now).error, NotLeaderOrFollower)
 
 
-def test_a_leader_with_an_open_transaction_may_doze_for_long() -> None:
+def test_a_leader_with_an_open_transaction_may_doze_for_long(context: Context) -> None:
     """It will not fall asleep: no time is due for that, which would keep its process from being stopped."""
-    context = leading()
     context.machine.reconfigure(replace(context.machine.settings, sleep_after_ms=5_000))
     passed(context, 10_000, in_transaction=True)
     quiet = context.machine.quiet(10**9)
@@ -218,27 +193,9 @@ def test_a_leader_with_an_open_transaction_may_doze_for_long() -> None:
 # ------------------------------------------------------------ readers of committed records
 
 
-def fetch(context: Context, offset: int) -> Outbox[Effect]:
-    context.last_request += 1
-    return context.step(
-        ConsumerFetchReceived(
-            cause="fetch",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            fetch_offset=Offset(offset),
-            deadline_ms=context.now_ms + 60_000,
-            max_bytes=1,
-            min_bytes=1,
-            committed_only=True,
-        )
-    )
-
-
-def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark() -> None:
+def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark(context: Context) -> None:
     """The last stable offset moves with it only: what is behind an open transaction is tried again then."""
-    context = leading()
-    tried = only(TryFetch, fetch(context, 4).now)
+    tried = only(TryFetch, context.consumer_fetched(4, wait_ms=60_000, committed_only=True).now)
     assert tried.fetch.committed_only
     waits = FetchStillWaits(cause="fetch", now_ms=context.now_ms, fetch=tried.fetch, tried=tried.upper)
     assert not context.step(waits).now
@@ -248,21 +205,8 @@ def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark() -> No
     assert only(TryFetch, followers_fetch(context, 11).now).upper == 11
 
 
-def test_the_end_and_a_time_are_looked_up_for_the_readers_isolation_level() -> None:
-    context = leading()
+def test_the_end_and_a_time_are_looked_up_for_the_readers_isolation_level(context: Context) -> None:
     for level in (False, True):
-        found = [
-            context.step(
-                ListOffsetsReceived(
-                    cause="l",
-                    now_ms=context.now_ms,
-                    request=1,
-                    leader_epoch=LeaderEpoch(-1),
-                    timestamp=timestamp,
-                    committed_only=level,
-                )
-            ).now
-            for timestamp in (LATEST, 5)
-        ]
+        found = [context.looked_up(timestamp, committed_only=level).now for timestamp in (LATEST, 5)]
         assert only(AnswerOffset, found[0]).committed_only is level
         assert only(FindTimestamp, found[1]).committed_only is level

@@ -8,10 +8,9 @@ from raylog.core.errors import IneligibleReplica, NotLeaderOrFollower
 from raylog.core.ids import LATEST, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace, SleepPoint
-from raylog.core.replication.consumer_events import ConsumerFetchReceived, ListOffsetsReceived, TryFetch
+from raylog.core.replication.consumer_events import TryFetch
 from raylog.core.replication.events import (
     AppendBatches,
-    DeleteRecordsReceived,
     Effect,
     ProposeIsr,
     ProposeSleep,
@@ -123,54 +122,25 @@ def test_a_record_begins_the_time_again() -> None:
     assert len(after(context, 1)) == 1
 
 
-def consumer_fetches(context: Context, offset: int) -> None:
-    context.last_request += 1
-    context.step(
-        ConsumerFetchReceived(
-            cause="cf",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            fetch_offset=Offset(offset),
-            deadline_ms=context.now_ms + 500,
-            max_bytes=1,
-            min_bytes=1,
-        )
-    )
-
-
 def test_reading_begins_the_time_again_and_waiting_at_the_end_does_not() -> None:
     context = settled()
     after(context, AFTER_MS - 1_000)
-    consumer_fetches(context, 10)
+    context.consumer_fetched(10)
     assert len(after(context, 1_000)) == 1
     context = settled()
     after(context, AFTER_MS - 1_000)
-    consumer_fetches(context, 9)
+    context.consumer_fetched(9)
     assert after(context, AFTER_MS - 1) == []
-
-
-def list_offsets(context: Context, timestamp: int) -> None:
-    context.last_request += 1
-    context.step(
-        ListOffsetsReceived(
-            cause="lo",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            timestamp=timestamp,
-        )
-    )
 
 
 def test_looking_for_a_time_is_use_and_looking_for_the_end_is_not() -> None:
     context = settled()
     after(context, AFTER_MS - 1_000)
-    list_offsets(context, LATEST)
+    context.looked_up(LATEST)
     assert len(after(context, 1_000)) == 1
     context = settled()
     after(context, AFTER_MS - 1_000)
-    list_offsets(context, 5)
+    context.looked_up(5)
     assert after(context, AFTER_MS - 1) == []
 
 
@@ -221,36 +191,12 @@ def test_no_record_is_taken_while_a_proposal_is_under_way() -> None:
 
 def test_no_record_is_deleted_while_a_proposal_is_under_way() -> None:
     context, _ = proposing()
-    context.last_request += 1
-    out = context.step(
-        DeleteRecordsReceived(
-            cause="dr",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            before_offset=Offset(5),
-            deadline_ms=context.now_ms + 500,
-        )
-    )
-    assert isinstance(only(RefuseRequest, out.now).error, NotLeaderOrFollower)
+    assert isinstance(only(RefuseRequest, context.deletion_requested(5).now).error, NotLeaderOrFollower)
 
 
 def test_records_are_read_while_a_proposal_is_under_way() -> None:
     context, _ = proposing()
-    context.last_request += 1
-    out = context.step(
-        ConsumerFetchReceived(
-            cause="cf",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            fetch_offset=Offset(0),
-            deadline_ms=context.now_ms + 500,
-            max_bytes=1,
-            min_bytes=1,
-        )
-    )
-    only(TryFetch, out.now)
+    only(TryFetch, context.consumer_fetched(0).now)
 
 
 def test_a_proposal_is_repeated_until_it_is_answered() -> None:
@@ -301,7 +247,7 @@ def test_the_role_ends_with_the_state_that_sleeps(is_answer: bool) -> None:
 def test_a_fetch_that_waits_at_the_end_is_refused_when_it_falls_asleep() -> None:
     """Its consumer looks for the leader, and waits at the broker from then on."""
     context, _ = proposing()
-    consumer_fetches(context, 10)
+    context.consumer_fetched(10)
     out = context.notified(asleep(context))
     assert context.last_request in [refused.request for refused in some(RefuseRequest, out.now)]
 

@@ -1,50 +1,19 @@
 """Visibility of a leader's log to consumers, and when a parked fetch is answered."""
 
 from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnknownLeaderEpoch
-from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch, Offset
+from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerEpochEnd,
     AnswerOffset,
-    ConsumerFetchReceived,
     EpochEndReceived,
     FetchStillWaits,
     FetchTurnBegan,
     FindTimestamp,
-    ListOffsetsReceived,
     TryFetch,
 )
 from raylog.core.replication.events import Effect, RefuseRequest, RequestDropped
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
-
-
-def fetch(context: Context, offset: int, *, wait_ms: int = 500, epoch: int = -1) -> Outbox[Effect]:
-    context.last_request += 1
-    return context.step(
-        ConsumerFetchReceived(
-            cause="fetch",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(epoch),
-            fetch_offset=Offset(offset),
-            deadline_ms=context.now_ms + wait_ms,
-            max_bytes=1,
-            min_bytes=1,
-        )
-    )
-
-
-def look_up(context: Context, timestamp: int) -> Outbox[Effect]:
-    context.last_request += 1
-    return context.step(
-        ListOffsetsReceived(
-            cause="list_offsets",
-            now_ms=context.now_ms,
-            request=context.last_request,
-            leader_epoch=LeaderEpoch(-1),
-            timestamp=timestamp,
-        )
-    )
 
 
 def still_waits(context: Context, tried: TryFetch, *, is_blocked: bool = False) -> Outbox[Effect]:
@@ -71,14 +40,16 @@ def refusal(out: Outbox[Effect]) -> type[Exception]:
 
 
 def test_a_fetch_reads_below_the_high_watermark_only() -> None:
-    tried = only(TryFetch, fetch(leading(), 4).now)
+    tried = only(TryFetch, leading().consumer_fetched(4).now)
     assert (tried.upper, tried.exposed, tried.is_last) == (10, 10, False)
 
 
 def test_blocked_fetches_are_tried_in_their_order_when_their_turn_begins() -> None:
     context = leading()
-    tried = [only(TryFetch, fetch(context, offset, wait_ms=wait_ms).now) for offset, wait_ms in ((4, 500), (2, 0))]
-    fetch(context, 10)
+    tried = [
+        only(TryFetch, context.consumer_fetched(offset, wait_ms=wait_ms).now) for offset, wait_ms in ((4, 500), (2, 0))
+    ]
+    context.consumer_fetched(10)
     for each in tried:
         assert not still_waits(context, each, is_blocked=True).now
     again = some(TryFetch, context.step(FetchTurnBegan(cause="fetch", now_ms=context.now_ms)).now)
@@ -87,7 +58,7 @@ def test_blocked_fetches_are_tried_in_their_order_when_their_turn_begins() -> No
 
 def test_a_fetch_at_the_high_watermark_waits_until_that_moves() -> None:
     context = leading()
-    assert not fetch(context, 10).now
+    assert not context.consumer_fetched(10).now
     context.fetched_by(SECOND, 20)
     tried = only(TryFetch, context.fetched_by(THIRD, 20).now)
     assert tried.upper == 20
@@ -95,22 +66,22 @@ def test_a_fetch_at_the_high_watermark_waits_until_that_moves() -> None:
 
 def test_a_fetch_that_gets_too_little_is_not_tried_again_for_the_same() -> None:
     context = leading()
-    still_waits(context, only(TryFetch, fetch(context, 4).now))
+    still_waits(context, only(TryFetch, context.consumer_fetched(4).now))
     assert not some(TryFetch, context.ticked(10).now)
     assert only(TryFetch, context.ticked(500).now).is_last
 
 
 def test_a_fetch_of_a_consumer_that_is_behind_is_tried_at_each_tick() -> None:
     context = leading()
-    still_waits(context, only(TryFetch, fetch(context, 4).now), is_blocked=True)
+    still_waits(context, only(TryFetch, context.consumer_fetched(4).now), is_blocked=True)
     assert context.machine.next_due_ms(context.now_ms, context.now_ms + 500) == context.now_ms
     assert only(TryFetch, context.ticked(1).now).upper == 10
 
 
 def test_a_fetch_that_waits_is_refused_when_leading_ends() -> None:
     context = leading()
-    fetch(context, 10)
-    tried = only(TryFetch, fetch(context, 4).now)
+    context.consumer_fetched(10)
+    tried = only(TryFetch, context.consumer_fetched(4).now)
     follows = partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2)
     refused = [effect.request for effect in some(RefuseRequest, context.notified(follows).now)]
     assert tried.fetch.request - 1 in refused
@@ -120,34 +91,34 @@ def test_a_fetch_that_waits_is_refused_when_leading_ends() -> None:
 
 def test_a_fetch_is_dropped_with_its_connection() -> None:
     context = leading()
-    fetch(context, 10)
+    context.consumer_fetched(10)
     context.step(RequestDropped(cause="gone", now_ms=context.now_ms, request=context.last_request))
     assert context.machine.parked_consumer_fetches == 0
 
 
 def test_an_offset_outside_the_log_is_refused_with_its_ends() -> None:
-    error = only(RefuseRequest, fetch(leading(), 21).now).error
+    error = only(RefuseRequest, leading().consumer_fetched(21).now).error
     assert isinstance(error, OffsetOutOfRange)
     assert error.details == {"start": 0, "end": 20}
 
 
 def test_a_request_to_another_leader_epoch_is_refused() -> None:
-    assert refusal(fetch(leading(), 4, epoch=2)) is UnknownLeaderEpoch
+    assert refusal(leading().consumer_fetched(4, epoch=2)) is UnknownLeaderEpoch
 
 
 def test_offsets_are_answered_by_what_is_committed() -> None:
     context = leading()
-    assert only(AnswerOffset, look_up(context, EARLIEST).now).offset == 0
-    assert only(AnswerOffset, look_up(context, LATEST).now).offset == 10
-    assert only(FindTimestamp, look_up(context, MAX_TIMESTAMP).now).upper == 10
+    assert only(AnswerOffset, context.looked_up(EARLIEST).now).offset == 0
+    assert only(AnswerOffset, context.looked_up(LATEST).now).offset == 10
+    assert only(FindTimestamp, context.looked_up(MAX_TIMESTAMP).now).upper == 10
 
 
 def test_the_end_is_not_known_before_the_watermark_reaches_this_epoch() -> None:
     context = Context(log_end=10, epochs=((1, 0),), kept=5)
     context.notified(partition_state(leader_epoch=2))
-    assert refusal(look_up(context, LATEST)) is OffsetNotAvailable
-    assert only(TryFetch, fetch(context, 0).now).exposed == -1
-    assert only(AnswerOffset, look_up(context, EARLIEST).now).offset == 0
+    assert refusal(context.looked_up(LATEST)) is OffsetNotAvailable
+    assert only(TryFetch, context.consumer_fetched(0).now).exposed == -1
+    assert only(AnswerOffset, context.looked_up(EARLIEST).now).offset == 0
 
 
 def test_the_end_of_an_epoch_is_answered() -> None:

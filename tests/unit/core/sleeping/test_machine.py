@@ -133,16 +133,19 @@ WAKE = ev.WakePartition(partition=AT)
 # ---------------------------------------------------------------- answers from the metadata
 
 
-def test_a_fetch_at_the_end_is_answered_empty_at_its_deadline() -> None:
-    stage = Stage()
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def test_a_fetch_at_the_end_is_answered_empty_at_its_deadline(stage: Stage) -> None:
     assert stage.fetch(40, wait_ms=20_000) == []
     assert stage.wait(19_999) == []
     assert stage.wait(1) == [ev.AnswerFetch(request=1, high_watermark=Offset(40), log_start_offset=Offset(10))]
     assert stage.machine.waiting == 0
 
 
-def test_a_fetch_at_the_end_that_does_not_wait_is_answered_at_once() -> None:
-    stage = Stage()
+def test_a_fetch_at_the_end_that_does_not_wait_is_answered_at_once(stage: Stage) -> None:
     assert stage.fetch(40, wait_ms=0) == [
         ev.AnswerFetch(request=1, high_watermark=Offset(40), log_start_offset=Offset(10))
     ]
@@ -162,8 +165,7 @@ def test_the_first_offset_and_the_end_are_known_without_waking(timestamp: int, o
     assert answer == ev.AnswerOffset(request=1, offset=Offset(offset), leader_epoch=LeaderEpoch(5))
 
 
-def test_no_time_has_an_offset_in_a_log_without_records() -> None:
-    stage = Stage()
+def test_no_time_has_an_offset_in_a_log_without_records(stage: Stage) -> None:
     stage.put(asleep=NEVER_WRITTEN)
     assert stage.offset_for(DAY_MS) == [
         ev.AnswerOffset(request=1, offset=Offset(-1), leader_epoch=LeaderEpoch(5)),
@@ -177,8 +179,7 @@ def test_the_last_epoch_with_a_record_ends_at_the_end(epoch: int) -> None:
     ]
 
 
-def test_every_epoch_ends_at_the_end_of_a_log_without_records() -> None:
-    stage = Stage()
+def test_every_epoch_ends_at_the_end_of_a_log_without_records(stage: Stage) -> None:
     stage.put(asleep=NEVER_WRITTEN)
     assert stage.end_of(3) == [
         ev.AnswerEpochEnd(request=1, epoch=LeaderEpoch(3), end_offset=Offset(0), log_start_offset=Offset(0))
@@ -195,8 +196,7 @@ def test_a_write_a_read_a_time_and_an_earlier_epoch_wake_the_partition() -> None
     assert Stage().end_of(3) == [WAKE]
 
 
-def test_what_waits_for_the_wake_is_refused_once_a_replica_leads() -> None:
-    stage = Stage()
+def test_what_waits_for_the_wake_is_refused_once_a_replica_leads(stage: Stage) -> None:
     stage.write()
     stage.fetch(40, wait_ms=20_000)
     assert stage.wakes() == [], "no replica leads yet"
@@ -205,16 +205,14 @@ def test_what_waits_for_the_wake_is_refused_once_a_replica_leads() -> None:
     assert stage.machine.waiting == 0
 
 
-def test_requests_that_come_while_it_wakes_wait_for_the_leader_too() -> None:
-    stage = Stage()
+def test_requests_that_come_while_it_wakes_wait_for_the_leader_too(stage: Stage) -> None:
     stage.write()
     stage.wakes()
     assert stage.write() == []
     assert refusals(stage.is_led(OTHER)) == [(1, NotLeaderOrFollower), (2, NotLeaderOrFollower)]
 
 
-def test_one_wake_is_requested_for_many_requests_and_again_after_a_second() -> None:
-    stage = Stage()
+def test_one_wake_is_requested_for_many_requests_and_again_after_a_second(stage: Stage) -> None:
     assert stage.write() == [WAKE]
     assert stage.write() == stage.fetch(10, wait_ms=4_000) == []
     assert stage.wait(WAKE_AGAIN_MS - 1) == []
@@ -222,37 +220,32 @@ def test_one_wake_is_requested_for_many_requests_and_again_after_a_second() -> N
     assert stage.wait(WAKE_AGAIN_MS) == [WAKE]
 
 
-def test_a_wake_is_not_requested_again_once_nothing_waits_for_it() -> None:
-    stage = Stage()
+def test_a_wake_is_not_requested_again_once_nothing_waits_for_it(stage: Stage) -> None:
     stage.write()
     stage.step(ev.RequestDropped(request=1))
     assert stage.wait(3 * WAKE_AGAIN_MS) == []
     assert stage.write() == [WAKE], "the next request has it woken again"
 
 
-def test_a_request_that_waits_too_long_for_the_wake_is_refused() -> None:
-    stage = Stage()
+def test_a_request_that_waits_too_long_for_the_wake_is_refused(stage: Stage) -> None:
     stage.write(wait_ms=30_000)
     assert set(stage.wait(WAKE_WAIT_MS - 1)) == {WAKE}
     assert refusals([effect for effect in stage.wait(1) if effect != WAKE]) == [(1, NotLeaderOrFollower)]
 
 
-def test_a_request_with_an_earlier_deadline_is_refused_then() -> None:
-    stage = Stage()
+def test_a_request_with_an_earlier_deadline_is_refused_then(stage: Stage) -> None:
     stage.fetch(20, wait_ms=300)
     assert stage.wait(299) == []
     assert refusals(stage.wait(1)) == [(1, NotLeaderOrFollower)]
 
 
-def test_a_wake_that_may_succeed_later_leaves_the_requests_waiting() -> None:
-    stage = Stage()
+def test_a_wake_that_may_succeed_later_leaves_the_requests_waiting(stage: Stage) -> None:
     stage.write()
     assert stage.step(ev.WakeRefused(now_ms=stage.now, partition=AT, error=NotController())) == []
     assert stage.wait(WAKE_AGAIN_MS) == [WAKE]
 
 
-def test_a_wake_that_cannot_succeed_refuses_all_that_wait() -> None:
-    stage = Stage()
+def test_a_wake_that_cannot_succeed_refuses_all_that_wait(stage: Stage) -> None:
     stage.write()
     stage.fetch(40)
     effects = stage.step(ev.WakeRefused(now_ms=stage.now, partition=AT, error=InvalidRequest("no")))
@@ -260,17 +253,15 @@ def test_a_wake_that_cannot_succeed_refuses_all_that_wait() -> None:
     assert stage.wait(2 * WAKE_AGAIN_MS) == []
 
 
-def test_a_wake_by_another_broker_is_waited_for_by_what_is_parked_here() -> None:
-    stage = Stage()
+def test_a_wake_by_another_broker_is_waited_for_by_what_is_parked_here(stage: Stage) -> None:
     stage.fetch(40, wait_ms=20_000)
     assert stage.wakes() == []
     assert stage.write() == [], "it wakes already"
     assert refusals(stage.is_led()) == [(1, NotLeaderOrFollower), (2, NotLeaderOrFollower)]
 
 
-def test_a_partition_that_sleeps_again_is_answered_for_as_it_is_now() -> None:
+def test_a_partition_that_sleeps_again_is_answered_for_as_it_is_now(stage: Stage) -> None:
     """Requests that were refused in between look for the leader; those that were not are taken again."""
-    stage = Stage()
     stage.fetch(40, wait_ms=20_000)
     stage.write()
     longer = replace(POINT, end_offset=Offset(41), last_epoch=LeaderEpoch(6))
@@ -284,8 +275,7 @@ def test_a_partition_that_sleeps_again_is_answered_for_as_it_is_now() -> None:
     assert refusals(stage.changed(AT)) == [(1, FencedLeaderEpoch)], "it knew the epoch before"
 
 
-def test_a_fetch_that_waits_wakes_it_when_there_is_a_record_now() -> None:
-    stage = Stage()
+def test_a_fetch_that_waits_wakes_it_when_there_is_a_record_now(stage: Stage) -> None:
     stage.fetch(40, wait_ms=20_000, epoch=NO_EPOCH)
     longer = replace(POINT, end_offset=Offset(41), last_epoch=LeaderEpoch(6))
     stage.put(asleep=None, leader=NO_LEADER)
@@ -301,20 +291,17 @@ def test_a_topic_or_partition_that_does_not_exist_is_refused() -> None:
     assert refusals(Stage().write(partition=2)) == [(1, UnknownTopicOrPartition)]
 
 
-def test_what_waits_at_a_topic_that_is_deleted_is_refused() -> None:
-    stage = Stage()
+def test_what_waits_at_a_topic_that_is_deleted_is_refused(stage: Stage) -> None:
     stage.fetch(40, wait_ms=20_000)
     stage.apply(TopicDeleted(topic_id=ID, topic="flights"))
     assert refusals(stage.changed(AT)) == [(1, UnknownTopicId)]
 
 
-def test_a_partition_that_is_awake_is_refused() -> None:
-    stage = Stage()
+def test_a_partition_that_is_awake_is_refused(stage: Stage) -> None:
     assert refusals(stage.write(partition=1)) == [(1, NotLeaderOrFollower)]
 
 
-def test_a_partition_that_sleeps_under_another_broker_is_refused() -> None:
-    stage = Stage()
+def test_a_partition_that_sleeps_under_another_broker_is_refused(stage: Stage) -> None:
     stage.fetch(40, wait_ms=20_000)
     stage.put(leader=OTHER, leader_epoch=LeaderEpoch(6))
     assert refusals(stage.changed(AT)) == [(1, NotLeaderOrFollower)]
@@ -327,8 +314,7 @@ def test_another_leader_epoch_than_the_present_one_is_refused() -> None:
     assert Stage().write(epoch=NO_EPOCH) == [WAKE]
 
 
-def test_a_broker_that_has_lost_the_controller_for_long_answers_nothing() -> None:
-    stage = Stage()
+def test_a_broker_that_has_lost_the_controller_for_long_answers_nothing(stage: Stage) -> None:
     stage.fetch(40, wait_ms=30_000)
     stage.step(ev.LinkChanged(now_ms=stage.now, is_connected=False))
     assert stage.wait(STALE_MS - 1) == []
@@ -340,16 +326,14 @@ def test_a_broker_that_has_lost_the_controller_for_long_answers_nothing() -> Non
     assert stage.fetch(40) == []
 
 
-def test_a_broker_that_has_never_reached_the_controller_answers_nothing() -> None:
-    stage = Stage()
+def test_a_broker_that_has_never_reached_the_controller_answers_nothing(stage: Stage) -> None:
     stage.machine = SleepersMachine(
         lambda: stage.image, lambda: ME, stale_after_ms=lambda: STALE_MS, retention_check_ms=lambda: CHECK_MS
     )
     assert refusals(stage.write()) == [(1, NotController)]
 
 
-def test_a_request_whose_connection_closed_is_forgotten() -> None:
-    stage = Stage()
+def test_a_request_whose_connection_closed_is_forgotten(stage: Stage) -> None:
     stage.fetch(40)
     stage.step(ev.RequestDropped(request=1))
     stage.step(ev.RequestDropped(request=1))
@@ -390,8 +374,7 @@ def test_retention_leaves_alone_what_sleeps_empty_or_under_another_broker() -> N
     assert stage.wait(3 * CHECK_MS, deleting_ms=99 * DAY_MS) == []
 
 
-def test_nothing_is_due_before_the_next_check_when_nothing_waits() -> None:
-    stage = Stage()
+def test_nothing_is_due_before_the_next_check_when_nothing_waits(stage: Stage) -> None:
     stage.wait(1)
     assert stage.machine.next_due_ms(stage.now, 10 * CHECK_MS) == stage.now + CHECK_MS
     stage.fetch(40, wait_ms=500)

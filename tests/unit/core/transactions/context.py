@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from raylog.core.coordinators.events import (
     AppendRecords,
@@ -83,85 +85,58 @@ class Transactions:
         timeout_ms: int = TIMEOUT_MS,
         two_phase: bool = False,
         keep: bool = False,
+        prefix: str = "",
     ) -> int:
         """Initialise a producer; returns the request's number."""
-        sender = held or Identity(-1, -1)
         return self.send(
-            ev.InitReceived(
-                cause="init",
-                now_ms=self.now_ms,
-                request=self._number(),
-                transactional_id=name,
-                transaction_timeout_ms=timeout_ms,
-                producer_id=sender.producer_id,
-                producer_epoch=sender.epoch,
-                two_phase_commit=two_phase,
-                keep_prepared=keep,
-            )
+            ev.InitReceived,
+            held or Identity(-1, -1),
+            name,
+            transaction_timeout_ms=timeout_ms,
+            two_phase_commit=two_phase,
+            keep_prepared=keep,
+            prefix=prefix,
         )
 
-    def add(self, producer: Identity, *partitions: TxnPartition, name: str = NAME) -> int:
+    def add(self, producer: Identity, *partitions: TxnPartition, name: str = NAME, prefix: str = "") -> int:
         """Add partitions to the transaction."""
-        return self.send(
-            ev.AddPartitionsReceived(
-                cause="add",
-                now_ms=self.now_ms,
-                request=self._number(),
-                transactional_id=name,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                partitions=partitions,
-            )
-        )
+        return self.send(ev.AddPartitionsReceived, producer, name, partitions=partitions, prefix=prefix)
 
     def add_group(self, producer: Identity, group: str = GROUP, name: str = NAME) -> int:
         """Add a group to the transaction."""
-        return self.send(
-            ev.AddOffsetsReceived(
-                cause="add offsets",
-                now_ms=self.now_ms,
-                request=self._number(),
-                transactional_id=name,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                group_id=group,
-            )
-        )
+        return self.send(ev.AddOffsetsReceived, producer, name, group_id=group)
 
     def end(self, producer: Identity, *, committed: bool = True, name: str = NAME) -> int:
         """End the transaction."""
-        return self.send(
-            ev.EndReceived(
-                cause="end",
-                now_ms=self.now_ms,
-                request=self._number(),
-                transactional_id=name,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                committed=committed,
-            )
-        )
+        return self.send(ev.EndReceived, producer, name, committed=committed)
 
     def list(self, *states: str, longer_than_ms: int = -1) -> Result:
         """Return the list of transactional ids, or fail."""
-        event = ev.ListReceived(
-            cause="list", now_ms=self.now_ms, request=self._number(), states=states, longer_than_ms=longer_than_ms
-        )
-        return self.reply(self.send(event))
+        return self.reply(self.request_of(ev.ListReceived, states=states, longer_than_ms=longer_than_ms))
 
     def describe(self, name: str = NAME) -> int:
         """Describe a transactional id."""
-        event = ev.DescribeReceived(cause="describe", now_ms=self.now_ms, request=self._number(), transactional_id=name)
-        return self.send(event)
+        return self.request_of(ev.DescribeReceived, transactional_id=name)
 
-    def send(self, event: ev.RequestEvent) -> int:
+    def send(self, kind: Callable[..., ev.Event], producer: Identity, name: str, **fields: Any) -> int:
+        """Send a producer's request; returns its number."""
+        return self.request_of(
+            kind, transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, **fields
+        )
+
+    def request_of(self, kind: Callable[..., ev.Event], **fields: Any) -> int:
         """Send a request; returns its number."""
-        self.step(event)
-        return event.request
+        self.request += 1
+        self.notice(kind, request=self.request, **fields)
+        return self.request
+
+    def notice(self, kind: Callable[..., ev.Event], **fields: Any) -> None:
+        """Feed an event that is no request."""
+        self.step(kind(cause="test", now_ms=self.now_ms, **fields))
 
     def drop(self, request: int) -> None:
         """Close the connection of a request."""
-        self.step(RequestDropped(cause="test", now_ms=self.now_ms, request=request))
+        self.notice(RequestDropped, request=request)
 
     # ------------------------------------------------------------ shorter still
 
@@ -186,15 +161,12 @@ class Transactions:
 
     def written(self, effect: ev.EndTxn, *, partition: TxnPartition | None = None, group: str | None = None) -> None:
         """Report that a participant has its marker."""
-        self.step(
-            ev.MarkerWritten(
-                cause="marker",
-                now_ms=self.now_ms,
-                transactional_id=effect.transactional_id,
-                writer=effect.writer,
-                partition=partition,
-                group=group,
-            )
+        self.notice(
+            ev.MarkerWritten,
+            transactional_id=effect.transactional_id,
+            writer=effect.writer,
+            partition=partition,
+            group=group,
         )
 
     # ------------------------------------------------------------ time
@@ -202,16 +174,16 @@ class Transactions:
     def tick(self, later_ms: int = 0) -> None:
         """Let time pass."""
         self.now_ms += later_ms
-        self.step(Tick(cause="tick", now_ms=self.now_ms, wall_ms=self.wall_ms))
+        self.notice(Tick, wall_ms=self.wall_ms)
 
     def hurry(self) -> None:
         """Have the cluster stop."""
-        self.step(SleepRequested(cause="test", now_ms=self.now_ms))
+        self.notice(SleepRequested)
         self.tick()
 
     def refuse_sleep(self) -> None:
         """Refuse the proposal to end."""
-        self.step(SleepRefused(cause="test", now_ms=self.now_ms))
+        self.notice(SleepRefused)
 
     # ------------------------------------------------------------ what came of it
 
@@ -282,7 +254,3 @@ class Transactions:
         first, given = (self.next_id, count) if self.grants_ids else (0, 0)
         self.next_id += given
         return ev.ProducerIdsGranted(cause="controller", now_ms=self.now_ms, first=first, count=given)
-
-    def _number(self) -> int:
-        self.request += 1
-        return self.request

@@ -13,24 +13,12 @@ def queried(
     txns: Transactions, producer: Identity, at: TxnPartition = ORDERS, *, name: str = NAME
 ) -> type[RaylogError] | None:
     """Return the kind of refusal; None = the leader may append."""
-    txns.request += 1
-    event = ev.VerifyReceived(
-        cause="verify",
-        now_ms=txns.now_ms,
-        request=txns.request,
-        transactional_id=name,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        topic_id=at.topic_id,
-        partition=at.partition,
-    )
-    txns.send(event)
-    assert not txns.waits(event.request)
-    return txns.error(event.request)
+    request = txns.send(ev.VerifyReceived, producer, name, topic_id=at.topic_id, partition=at.partition)
+    assert not txns.waits(request)
+    return txns.error(request)
 
 
-def test_a_partition_of_the_open_transaction_is_confirmed() -> None:
-    txns = Transactions()
+def test_a_partition_of_the_open_transaction_is_confirmed(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     assert queried(txns, producer) is None
     assert queried(txns, producer, BILLS) is InvalidTxnState
@@ -39,14 +27,12 @@ def test_a_partition_of_the_open_transaction_is_confirmed() -> None:
     assert queried(txns.restarted(), producer, BILLS) is None, "the next coordinator knows it from the log"
 
 
-def test_a_topic_created_again_is_another_one() -> None:
-    txns = Transactions()
+def test_a_topic_created_again_is_another_one(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     assert queried(txns, producer, TxnPartition("n" * 32, ORDERS.topic, ORDERS.partition)) is InvalidTxnState
 
 
-def test_an_id_or_a_producer_that_is_not_known_is_not_confirmed() -> None:
-    txns = Transactions()
+def test_an_id_or_a_producer_that_is_not_known_is_not_confirmed(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     assert queried(txns, producer, name="other") is InvalidTxnState
     assert queried(txns, Identity(987_654, 0)) is InvalidTxnState
@@ -54,15 +40,13 @@ def test_an_id_or_a_producer_that_is_not_known_is_not_confirmed() -> None:
     assert txns.machine.counters["claims_refused"] == 3
 
 
-def test_nothing_is_confirmed_before_the_first_addition() -> None:
-    txns = Transactions()
+def test_nothing_is_confirmed_before_the_first_addition(txns: Transactions) -> None:
     assert queried(txns, txns.producer()) is InvalidTxnState
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_transaction_that_is_decided_takes_no_batch(committed: bool) -> None:
+def test_a_transaction_that_is_decided_takes_no_batch(txns: Transactions, committed: bool) -> None:
     """Its marker may be in the partition already; and the next transaction has not added it."""
-    txns = Transactions()
     producer = txns.begun(ORDERS)
     following = txns.identity(txns.end(producer, committed=committed))
     for _ in range(2):
@@ -74,15 +58,13 @@ def test_a_transaction_that_is_decided_takes_no_batch(committed: bool) -> None:
     assert queried(txns, producer) is InvalidProducerEpoch
 
 
-def test_a_transaction_past_its_timeout_takes_no_batch() -> None:
-    txns = Transactions()
+def test_a_transaction_past_its_timeout_takes_no_batch(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     txns.tick(TIMEOUT_MS)
     assert queried(txns, producer) is InvalidProducerEpoch
 
 
-def test_a_transaction_kept_for_another_process_takes_no_batch() -> None:
-    txns = Transactions()
+def test_a_transaction_kept_for_another_process_takes_no_batch(txns: Transactions) -> None:
     writer = txns.producer(two_phase=True)
     txns.reply(txns.add(writer, ORDERS))
     assert queried(txns, writer) is None
@@ -91,8 +73,7 @@ def test_a_transaction_kept_for_another_process_takes_no_batch() -> None:
     assert queried(txns, keeper) is InvalidTxnState
 
 
-def test_the_last_epoch_of_a_producer_id_is_no_exception() -> None:
-    txns = Transactions()
+def test_the_last_epoch_of_a_producer_id_is_no_exception(txns: Transactions) -> None:
     held = Identity(txns.producer().producer_id, MARKER_EPOCH_MAX - 1)
     later = txns.edit(producer=held)
     later.reply(later.add(held, ORDERS))

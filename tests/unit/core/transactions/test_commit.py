@@ -20,19 +20,16 @@ from raylog.core.transactions.states import TxnState
 from tests.unit.core.transactions.context import BILLS, FIRST_ID, GROUP, NAME, ORDERS, Transactions
 
 
-def test_a_new_id_gets_a_producer_id_in_epoch_0() -> None:
-    txns = Transactions()
+def test_a_new_id_gets_a_producer_id_in_epoch_0(txns: Transactions) -> None:
     assert txns.reply(txns.init()) == [FIRST_ID, 0, -1, -1]
     assert txns.state() is TxnState.EMPTY
 
 
-def test_each_id_has_a_producer_id_of_its_own() -> None:
-    txns = Transactions()
+def test_each_id_has_a_producer_id_of_its_own(txns: Transactions) -> None:
     assert txns.producer("a").producer_id != txns.producer("b").producer_id
 
 
-def test_the_first_partition_begins_the_transaction() -> None:
-    txns = Transactions()
+def test_the_first_partition_begins_the_transaction(txns: Transactions) -> None:
     producer = txns.producer()
     txns.reply(txns.add(producer, ORDERS))
     row = txns.row()
@@ -40,8 +37,7 @@ def test_the_first_partition_begins_the_transaction() -> None:
     assert (row.writer, row.partitions, row.started_ms) == (producer, (ORDERS,), txns.wall_ms)
 
 
-def test_more_partitions_and_groups_are_added_to_it() -> None:
-    txns = Transactions()
+def test_more_partitions_and_groups_are_added_to_it(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     txns.tick(10)
     txns.reply(txns.add(producer, ORDERS, BILLS))
@@ -51,28 +47,24 @@ def test_more_partitions_and_groups_are_added_to_it() -> None:
     assert row.started_ms == txns.wall_ms - 10
 
 
-def test_a_partition_that_is_in_it_already_is_not_stored_again() -> None:
-    txns = Transactions()
+def test_a_partition_that_is_in_it_already_is_not_stored_again(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     rows = len(txns.log)
     txns.reply(txns.add(producer, ORDERS))
     assert len(txns.log) == rows
 
 
-def test_a_group_alone_begins_a_transaction() -> None:
-    txns = Transactions()
+def test_a_group_alone_begins_a_transaction(txns: Transactions) -> None:
     producer = txns.producer()
     txns.reply(txns.add_group(producer))
     assert txns.state() is TxnState.ONGOING
 
 
-def test_no_participant_at_all_is_refused() -> None:
-    txns = Transactions()
+def test_no_participant_at_all_is_refused(txns: Transactions) -> None:
     assert txns.error(txns.add(txns.producer())) is InvalidRequest
 
 
-def test_the_outcome_is_answered_when_it_is_stored_and_before_the_markers() -> None:
-    txns = Transactions()
+def test_the_outcome_is_answered_when_it_is_stored_and_before_the_markers(txns: Transactions) -> None:
     producer = txns.begun(ORDERS, BILLS)
     event = ev.EndReceived(
         cause="end",
@@ -89,8 +81,7 @@ def test_the_outcome_is_answered_when_it_is_stored_and_before_the_markers() -> N
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_markers_have_the_epoch_of_the_next_transaction(committed: bool) -> None:
-    txns = Transactions()
+def test_the_markers_have_the_epoch_of_the_next_transaction(txns: Transactions, committed: bool) -> None:
     producer = txns.begun(ORDERS, BILLS)
     txns.reply(txns.add_group(producer))
     after = txns.identity(txns.end(producer, committed=committed))
@@ -107,8 +98,9 @@ def test_the_markers_have_the_epoch_of_the_next_transaction(committed: bool) -> 
         (False, TxnState.PREPARE_ABORT, TxnState.COMPLETE_ABORT),
     ],
 )
-def test_it_is_complete_with_the_last_marker(committed: bool, before: TxnState, after: TxnState) -> None:
-    txns = Transactions()
+def test_it_is_complete_with_the_last_marker(
+    txns: Transactions, committed: bool, before: TxnState, after: TxnState
+) -> None:
     producer = txns.begun(ORDERS, BILLS)
     txns.end(producer, committed=committed)
     (marker,) = txns.markers
@@ -120,8 +112,7 @@ def test_it_is_complete_with_the_last_marker(committed: bool, before: TxnState, 
     assert txns.row().partitions == ()
 
 
-def test_a_marker_of_an_earlier_transaction_counts_for_none() -> None:
-    txns = Transactions()
+def test_a_marker_of_an_earlier_transaction_counts_for_none(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     second = txns.identity(txns.end(producer))
     (marker,) = txns.markers
@@ -132,8 +123,7 @@ def test_a_marker_of_an_earlier_transaction_counts_for_none() -> None:
     assert txns.state() is TxnState.PREPARE_COMMIT
 
 
-def test_the_next_transaction_begins_when_the_one_before_is_complete() -> None:
-    txns = Transactions()
+def test_the_next_transaction_begins_when_the_one_before_is_complete(txns: Transactions) -> None:
     second = txns.identity(txns.end(txns.begun(ORDERS)))
     adding = txns.add(second, BILLS)
     group = txns.add_group(second)
@@ -144,8 +134,7 @@ def test_the_next_transaction_begins_when_the_one_before_is_complete() -> None:
     assert (txns.row().writer, txns.row().partitions, txns.row().groups) == (second, (BILLS,), (GROUP,))
 
 
-def test_a_request_that_waits_for_too_long_is_refused_and_may_be_repeated() -> None:
-    txns = Transactions()
+def test_a_request_that_waits_for_too_long_is_refused_and_may_be_repeated(txns: Transactions) -> None:
     second = txns.identity(txns.end(txns.begun(ORDERS)))
     adding = txns.add(second, BILLS)
     txns.tick(txns.settings.wait_ms - 1)
@@ -157,8 +146,7 @@ def test_a_request_that_waits_for_too_long_is_refused_and_may_be_repeated() -> N
     assert txns.reply(txns.add(second, BILLS)) == []
 
 
-def test_a_request_whose_connection_closed_begins_no_transaction() -> None:
-    txns = Transactions()
+def test_a_request_whose_connection_closed_begins_no_transaction(txns: Transactions) -> None:
     second = txns.identity(txns.end(txns.begun(ORDERS)))
     txns.drop(txns.add(second, BILLS))
     txns.write_markers()
@@ -170,8 +158,7 @@ def test_a_request_whose_connection_closed_begins_no_transaction() -> None:
 
 @pytest.mark.parametrize("committed", [True, False])
 @pytest.mark.parametrize("is_complete", [True, False])
-def test_the_same_end_again_gets_the_same_answer(committed: bool, is_complete: bool) -> None:
-    txns = Transactions()
+def test_the_same_end_again_gets_the_same_answer(txns: Transactions, committed: bool, is_complete: bool) -> None:
     producer = txns.begun(ORDERS)
     first = txns.reply(txns.end(producer, committed=committed))
     if is_complete:
@@ -182,8 +169,7 @@ def test_the_same_end_again_gets_the_same_answer(committed: bool, is_complete: b
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_another_outcome_is_refused(committed: bool) -> None:
-    txns = Transactions()
+def test_another_outcome_is_refused(txns: Transactions, committed: bool) -> None:
     producer = txns.begun(ORDERS)
     txns.end(producer, committed=committed)
     assert txns.error(txns.end(producer, committed=not committed)) is InvalidTxnState
@@ -192,8 +178,7 @@ def test_another_outcome_is_refused(committed: bool) -> None:
     assert txns.state().outcome is committed
 
 
-def test_an_end_from_before_the_last_one_is_fenced() -> None:
-    txns = Transactions()
+def test_an_end_from_before_the_last_one_is_fenced(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     second = txns.identity(txns.end(first))
     txns.write_markers()
@@ -203,8 +188,7 @@ def test_an_end_from_before_the_last_one_is_fenced() -> None:
     assert txns.error(txns.end(first)) is ProducerFenced
 
 
-def test_a_commit_of_nothing_is_refused() -> None:
-    txns = Transactions()
+def test_a_commit_of_nothing_is_refused(txns: Transactions) -> None:
     producer = txns.producer()
     assert txns.error(txns.end(producer)) is InvalidTxnState
     txns.reply(txns.add(producer, ORDERS))
@@ -213,8 +197,7 @@ def test_a_commit_of_nothing_is_refused() -> None:
     assert txns.error(txns.end(second)) is InvalidTxnState
 
 
-def test_an_abort_of_nothing_fences_what_may_still_be_on_its_way() -> None:
-    txns = Transactions()
+def test_an_abort_of_nothing_fences_what_may_still_be_on_its_way(txns: Transactions) -> None:
     producer = txns.producer()
     aborting = txns.end(producer, committed=False)
     after = txns.identity(aborting)
@@ -226,16 +209,14 @@ def test_an_abort_of_nothing_fences_what_may_still_be_on_its_way() -> None:
     assert txns.reply(txns.add(after, ORDERS)) == []
 
 
-def test_an_abort_of_nothing_while_the_one_before_ends_is_to_be_repeated() -> None:
-    txns = Transactions()
+def test_an_abort_of_nothing_while_the_one_before_ends_is_to_be_repeated(txns: Transactions) -> None:
     second = txns.identity(txns.end(txns.begun(ORDERS)))
     assert txns.error(txns.end(second, committed=False)) is ConcurrentTransactions
     txns.write_markers()
     assert txns.identity(txns.end(second, committed=False)).epoch == second.epoch + 1
 
 
-def test_an_id_without_a_producer_and_a_strange_producer_are_refused() -> None:
-    txns = Transactions()
+def test_an_id_without_a_producer_and_a_strange_producer_are_refused(txns: Transactions) -> None:
     stranger = Identity(5, 0)
     assert txns.error(txns.add(stranger, ORDERS)) is InvalidProducerIdMapping
     assert txns.error(txns.end(stranger)) is InvalidProducerIdMapping
@@ -243,8 +224,7 @@ def test_an_id_without_a_producer_and_a_strange_producer_are_refused() -> None:
     assert txns.error(txns.add_group(stranger)) is InvalidProducerIdMapping
 
 
-def test_an_empty_id_is_refused() -> None:
-    txns = Transactions()
+def test_an_empty_id_is_refused(txns: Transactions) -> None:
     assert txns.error(txns.init(name="")) is InvalidRequest
 
 

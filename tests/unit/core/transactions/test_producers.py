@@ -19,8 +19,7 @@ from tests.unit.core.transactions.context import BILLS, FIRST_ID, ORDERS, TIMEOU
 # ---------------------------------------------------------------- a new producer
 
 
-def test_a_new_producer_fences_the_one_before() -> None:
-    txns = Transactions()
+def test_a_new_producer_fences_the_one_before(txns: Transactions) -> None:
     first = txns.producer()
     second = txns.producer()
     assert second == Identity(first.producer_id, first.epoch + 1)
@@ -30,8 +29,7 @@ def test_a_new_producer_fences_the_one_before() -> None:
     assert txns.reply(txns.add(second, ORDERS)) == []
 
 
-def test_a_new_producer_waits_for_the_abort_of_what_is_open() -> None:
-    txns = Transactions()
+def test_a_new_producer_waits_for_the_abort_of_what_is_open(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     request = txns.init()
     assert txns.waits(request)
@@ -43,8 +41,7 @@ def test_a_new_producer_waits_for_the_abort_of_what_is_open() -> None:
     assert txns.state() is TxnState.EMPTY
 
 
-def test_the_fenced_producer_does_not_get_the_identity_of_the_new_one() -> None:
-    txns = Transactions()
+def test_the_fenced_producer_does_not_get_the_identity_of_the_new_one(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     txns.init()
     assert txns.error(txns.end(first, committed=False)) is ProducerFenced
@@ -53,8 +50,7 @@ def test_the_fenced_producer_does_not_get_the_identity_of_the_new_one() -> None:
     assert txns.error(txns.end(first, committed=False)) is ProducerFenced
 
 
-def test_a_transaction_that_was_committed_stays_so_for_the_new_producer() -> None:
-    txns = Transactions()
+def test_a_transaction_that_was_committed_stays_so_for_the_new_producer(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     second = txns.identity(txns.end(first))
     request = txns.init()
@@ -64,8 +60,7 @@ def test_a_transaction_that_was_committed_stays_so_for_the_new_producer() -> Non
     assert [row[1][5] for row in txns.log if row[1]][-2:] == ["CompleteCommit", "Empty"]
 
 
-def test_of_several_new_producers_the_last_one_is_the_producer() -> None:
-    txns = Transactions()
+def test_of_several_new_producers_the_last_one_is_the_producer(txns: Transactions) -> None:
     txns.begun(ORDERS)
     requests = [txns.init() for _ in range(3)]
     txns.write_markers()
@@ -74,8 +69,7 @@ def test_of_several_new_producers_the_last_one_is_the_producer() -> None:
     assert [txns.error(txns.add(each, ORDERS)) for each in identities] == [ProducerFenced, ProducerFenced, None]
 
 
-def test_a_producer_that_begins_again_gets_the_same_answer_again() -> None:
-    txns = Transactions()
+def test_a_producer_that_begins_again_gets_the_same_answer_again(txns: Transactions) -> None:
     first = txns.producer()
     second = txns.identity(txns.init(first))
     assert second.epoch == first.epoch + 1
@@ -83,8 +77,7 @@ def test_a_producer_that_begins_again_gets_the_same_answer_again() -> None:
     assert txns.identity(txns.init(second)).epoch == second.epoch + 1
 
 
-def test_a_producer_that_begins_again_aborts_its_own_transaction() -> None:
-    txns = Transactions()
+def test_a_producer_that_begins_again_aborts_its_own_transaction(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     requests = [txns.init(first), txns.init(first)]
     assert all(txns.waits(request) for request in requests)
@@ -96,16 +89,14 @@ def test_a_producer_that_begins_again_aborts_its_own_transaction() -> None:
     assert txns.error(txns.init(first)) is ProducerFenced, "a late request does not abort the transaction after"
 
 
-def test_a_stranger_does_not_become_the_producer() -> None:
-    txns = Transactions()
+def test_a_stranger_does_not_become_the_producer(txns: Transactions) -> None:
     assert txns.error(txns.init(Identity(77, 3))) is ProducerFenced
     producer = txns.producer()
     assert txns.error(txns.init(Identity(producer.producer_id + 1, 0))) is ProducerFenced
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_timeout_beyond_the_limit_is_refused(timeout_ms: int) -> None:
-    txns = Transactions()
+def test_a_timeout_beyond_the_limit_is_refused(txns: Transactions, timeout_ms: int) -> None:
     request = txns.init(timeout_ms=timeout_ms)
     assert txns.error(request) is InvalidTransactionTimeout
     assert "transaction.max.timeout.ms" in txns.refusals[request].message
@@ -155,8 +146,7 @@ def test_a_timeout_in_the_last_epoch_waits_for_a_producer_id() -> None:
 # ---------------------------------------------------------------- producer ids
 
 
-def test_a_controller_that_is_away_delays_only_new_ids() -> None:
-    txns = Transactions()
+def test_a_controller_that_is_away_delays_only_new_ids(txns: Transactions) -> None:
     txns.producer("known")
     after = txns.restarted()
     after.grants_ids = False
@@ -168,16 +158,14 @@ def test_a_controller_that_is_away_delays_only_new_ids() -> None:
     assert after.reply(request)
 
 
-def test_a_controller_that_stays_away_refuses_new_ids_for_now() -> None:
-    txns = Transactions()
+def test_a_controller_that_stays_away_refuses_new_ids_for_now(txns: Transactions) -> None:
     txns.grants_ids = False
     request = txns.init()
     txns.tick(txns.settings.wait_ms)
     assert txns.error(request) is CoordinatorNotAvailable
 
 
-def test_ids_are_taken_in_blocks() -> None:
-    txns = Transactions()
+def test_ids_are_taken_in_blocks(txns: Transactions) -> None:
     for number in range(txns.settings.producer_ids):
         txns.producer(str(number))
     assert txns.next_id == FIRST_ID + txns.settings.producer_ids
@@ -188,8 +176,7 @@ def test_ids_are_taken_in_blocks() -> None:
 # ---------------------------------------------------------------- two-phase commit
 
 
-def test_a_transaction_that_another_system_decides_on_never_times_out() -> None:
-    txns = Transactions()
+def test_a_transaction_that_another_system_decides_on_never_times_out(txns: Transactions) -> None:
     producer = txns.identity(txns.init(two_phase=True))
     txns.reply(txns.add(producer, ORDERS))
     assert txns.row().timeout_ms == NEVER
@@ -203,8 +190,7 @@ def test_a_cluster_may_forbid_transactions_without_a_timeout() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_a_prepared_transaction_is_completed_by_another_process(committed: bool) -> None:
-    txns = Transactions()
+def test_a_prepared_transaction_is_completed_by_another_process(txns: Transactions, committed: bool) -> None:
     writer = txns.identity(txns.init(two_phase=True))
     txns.reply(txns.add(writer, ORDERS, BILLS))
     answer = txns.reply(txns.init(two_phase=True, keep=True))
@@ -220,15 +206,13 @@ def test_a_prepared_transaction_is_completed_by_another_process(committed: bool)
     assert txns.reply(txns.add(after, ORDERS)) == []
 
 
-def test_nothing_is_added_to_a_transaction_of_another_process() -> None:
-    txns = Transactions()
+def test_nothing_is_added_to_a_transaction_of_another_process(txns: Transactions) -> None:
     txns.begun(ORDERS)
     other = txns.identity(txns.init(keep=True))
     assert txns.error(txns.add(other, BILLS)) is InvalidTxnState
 
 
-def test_a_kept_transaction_is_kept_for_each_process_that_comes() -> None:
-    txns = Transactions()
+def test_a_kept_transaction_is_kept_for_each_process_that_comes(txns: Transactions) -> None:
     writer = txns.begun(ORDERS)
     first = txns.identity(txns.init(keep=True))
     assert txns.identity(txns.init(first, keep=True)).epoch == first.epoch + 1
@@ -241,8 +225,7 @@ def test_a_kept_transaction_is_kept_for_each_process_that_comes() -> None:
     assert txns.reply(request)
 
 
-def test_nothing_is_kept_where_nothing_is_open() -> None:
-    txns = Transactions()
+def test_nothing_is_kept_where_nothing_is_open(txns: Transactions) -> None:
     assert txns.reply(txns.init(keep=True)) == [FIRST_ID, 0, -1, -1]
     assert txns.reply(txns.init(keep=True)) == [FIRST_ID, 1, -1, -1]
 
@@ -258,8 +241,7 @@ def test_a_kept_transaction_outlives_the_last_epoch() -> None:
     assert (marker.writer, marker.marker_epoch) == (last, MARKER_EPOCH_MAX)
 
 
-def test_a_kept_transaction_has_the_timeout_of_its_new_producer() -> None:
-    txns = Transactions()
+def test_a_kept_transaction_has_the_timeout_of_its_new_producer(txns: Transactions) -> None:
     txns.begun(ORDERS)
     txns.init(keep=True, two_phase=True)
     txns.tick(10 * TIMEOUT_MS)

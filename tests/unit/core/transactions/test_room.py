@@ -1,44 +1,17 @@
 """How many transactional ids there may be, and how much those of a token's prefix may hold."""
 
-from collections.abc import Sequence
 from typing import Any
 
 from raylog.core.errors import InvalidRequest, LimitReached
-from raylog.core.transactions import events as ev
-from raylog.core.transactions.identity import Identity
 from raylog.core.transactions.records import TxnPartition
 from raylog.core.transactions.room import GIVE_WAY_MAX, ID_CHARACTERS_MAX, PREFIXES_MAX, UNUSED_MS
 from raylog.core.transactions.settings import TxnSettings
-from tests.unit.core.transactions.context import ORDERS, TIMEOUT_MS, Transactions
+from tests.unit.core.transactions.context import ORDERS, Transactions
 
 
 def made(txns: Transactions, name: str, prefix: str = "") -> int:
     """A producer of an id, made by the holder of a token with this prefix; its request."""
-    event = ev.InitReceived(
-        cause="init",
-        now_ms=txns.now_ms,
-        request=txns._number(),
-        transactional_id=name,
-        transaction_timeout_ms=TIMEOUT_MS,
-        producer_id=-1,
-        producer_epoch=-1,
-        prefix=prefix,
-    )
-    return txns.send(event)
-
-
-def added(txns: Transactions, producer: Identity, name: str, partitions: Sequence[TxnPartition], prefix: str) -> int:
-    event = ev.AddPartitionsReceived(
-        cause="add",
-        now_ms=txns.now_ms,
-        request=txns._number(),
-        transactional_id=name,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        partitions=partitions,
-        prefix=prefix,
-    )
-    return txns.send(event)
+    return txns.init(name=name, prefix=prefix)
 
 
 def listed(txns: Transactions) -> set[str]:
@@ -100,21 +73,20 @@ def test_open_transactions_of_a_prefix_have_so_many_participants() -> None:
     txns = Transactions(TxnSettings(prefix_participants_max=5))
     places = [TxnPartition("o" * 32, "orders", number) for number in range(6)]
     first, second = txns.producer("mine-1"), txns.producer("mine-2")
-    assert txns.reply(added(txns, first, "mine-1", places[:3], "mine-")) == []
-    assert txns.reply(added(txns, first, "mine-1", places[:3], "mine-")) == []
-    full = added(txns, second, "mine-2", places[:3], "mine-")
+    assert txns.reply(txns.add(first, *places[:3], name="mine-1", prefix="mine-")) == []
+    assert txns.reply(txns.add(first, *places[:3], name="mine-1", prefix="mine-")) == []
+    full = txns.add(second, *places[:3], name="mine-2", prefix="mine-")
     assert "transactional.id.prefix.partitions.max" in str(txns.refusals[full])
-    assert txns.reply(added(txns, second, "mine-2", places[:2], "mine-")) == []
+    assert txns.reply(txns.add(second, *places[:2], name="mine-2", prefix="mine-")) == []
     txns.end(first, name="mine-1")
     txns.write_markers()
-    assert txns.reply(added(txns, second, "mine-2", places[:5], "mine-")) == []
+    assert txns.reply(txns.add(second, *places[:5], name="mine-2", prefix="mine-")) == []
     other = txns.producer("other")
-    assert txns.reply(added(txns, other, "other", places, "")) == []
+    assert txns.reply(txns.add(other, *places, name="other", prefix="")) == []
     txns.machine.validate()
 
 
-def test_an_absurd_id_is_refused() -> None:
-    txns = Transactions()
+def test_an_absurd_id_is_refused(txns: Transactions) -> None:
     long = made(txns, "x" * (ID_CHARACTERS_MAX + 1))
     assert isinstance(txns.refusals[long], InvalidRequest)
     assert txns.reply(made(txns, "x" * ID_CHARACTERS_MAX))

@@ -17,8 +17,7 @@ EXPIRES = TxnSettings(id_expiration_ms=1_000, expiration_check_ms=100)
 # ---------------------------------------------------------------- timeouts
 
 
-def test_a_transaction_past_its_timeout_is_aborted_and_fenced() -> None:
-    txns = Transactions()
+def test_a_transaction_past_its_timeout_is_aborted_and_fenced(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     txns.tick(TIMEOUT_MS - 1)
     assert txns.state() is TxnState.ONGOING
@@ -32,8 +31,7 @@ def test_a_transaction_past_its_timeout_is_aborted_and_fenced() -> None:
     assert txns.producer().epoch > producer.epoch + 1
 
 
-def test_the_timeout_counts_from_the_first_partition() -> None:
-    txns = Transactions()
+def test_the_timeout_counts_from_the_first_partition(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     txns.tick(TIMEOUT_MS // 2)
     txns.reply(txns.add(producer, BILLS))
@@ -41,8 +39,7 @@ def test_the_timeout_counts_from_the_first_partition() -> None:
     assert txns.state() is TxnState.PREPARE_ABORT
 
 
-def test_each_transaction_has_a_whole_timeout() -> None:
-    txns = Transactions()
+def test_each_transaction_has_a_whole_timeout(txns: Transactions) -> None:
     first = txns.begun(ORDERS)
     txns.tick(TIMEOUT_MS - 1)
     second = txns.identity(txns.end(first))
@@ -52,8 +49,7 @@ def test_each_transaction_has_a_whole_timeout() -> None:
     assert txns.state() is TxnState.ONGOING
 
 
-def test_a_restart_does_not_prolong_a_transaction() -> None:
-    txns = Transactions()
+def test_a_restart_does_not_prolong_a_transaction(txns: Transactions) -> None:
     txns.begun(ORDERS)
     after = txns.restarted(TIMEOUT_MS - 10)
     after.tick(9)
@@ -62,8 +58,7 @@ def test_a_restart_does_not_prolong_a_transaction() -> None:
     assert after.state() is TxnState.PREPARE_ABORT
 
 
-def test_a_decided_transaction_never_times_out() -> None:
-    txns = Transactions()
+def test_a_decided_transaction_never_times_out(txns: Transactions) -> None:
     txns.end(txns.begun(ORDERS))
     txns.tick(10**9)
     assert txns.state() is TxnState.PREPARE_COMMIT
@@ -73,8 +68,7 @@ def test_a_decided_transaction_never_times_out() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False])
-def test_the_next_life_sends_the_markers_of_decided_transactions(committed: bool) -> None:
-    txns = Transactions()
+def test_the_next_life_sends_the_markers_of_decided_transactions(txns: Transactions, committed: bool) -> None:
     producer = txns.begun(ORDERS)
     txns.reply(txns.add_group(producer))
     txns.end(producer, committed=committed)
@@ -87,16 +81,14 @@ def test_the_next_life_sends_the_markers_of_decided_transactions(committed: bool
     assert after.state().outcome is committed
 
 
-def test_an_answer_that_was_lost_with_a_life_is_given_by_the_next() -> None:
-    txns = Transactions()
+def test_an_answer_that_was_lost_with_a_life_is_given_by_the_next(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     answer = txns.reply(txns.end(producer))
     after = txns.restarted()
     assert after.reply(after.end(producer)) == answer
 
 
-def test_an_open_transaction_goes_on_in_the_next_life() -> None:
-    txns = Transactions()
+def test_an_open_transaction_goes_on_in_the_next_life(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     after = txns.restarted()
     after.reply(after.add(producer, BILLS))
@@ -104,8 +96,7 @@ def test_an_open_transaction_goes_on_in_the_next_life() -> None:
     assert after.markers[0].partitions == (ORDERS, BILLS)
 
 
-def test_a_machine_that_replays_the_log_equals_the_one_that_wrote_it() -> None:
-    txns = Transactions()
+def test_a_machine_that_replays_the_log_equals_the_one_that_wrote_it(txns: Transactions) -> None:
     txns.end(txns.begun(ORDERS))
     txns.begun(BILLS, name="other")
     assert txns.restarted().machine.hard_state() == txns.machine.hard_state()
@@ -126,8 +117,7 @@ def test_a_record_of_a_later_release_is_not_passed_over(row: tuple[list[object],
         Transactions(log=[row])
 
 
-def test_fields_of_a_later_release_are_passed_over() -> None:
-    txns = Transactions()
+def test_fields_of_a_later_release_are_passed_over(txns: Transactions) -> None:
     txns.begun(ORDERS)
     key, value = txns.log[-1]
     assert value is not None
@@ -226,8 +216,7 @@ def test_a_cluster_that_stops_ends_a_coordinator_that_is_not_in_use() -> None:
 # ---------------------------------------------------------------- lists and descriptions
 
 
-def test_a_list_has_the_states_and_ages_that_it_is_to_have() -> None:
-    txns = Transactions()
+def test_a_list_has_the_states_and_ages_that_it_is_to_have(txns: Transactions) -> None:
     old = txns.begun(ORDERS, name="old")
     txns.tick(500)
     new = txns.begun(BILLS, name="new")
@@ -241,8 +230,7 @@ def test_a_list_has_the_states_and_ages_that_it_is_to_have() -> None:
     assert txns.list(longer_than_ms=500) == [["old", old.producer_id, "Ongoing"]]
 
 
-def test_a_state_that_does_not_exist_is_refused_with_the_nearest() -> None:
-    txns = Transactions()
+def test_a_state_that_does_not_exist_is_refused_with_the_nearest(txns: Transactions) -> None:
     with pytest.raises(AssertionError):
         txns.list("ongoing")
     (error,) = txns.refusals.values()
@@ -250,8 +238,7 @@ def test_a_state_that_does_not_exist_is_refused_with_the_nearest() -> None:
     assert "Ongoing" in error.message
 
 
-def test_a_description_has_the_open_transaction() -> None:
-    txns = Transactions()
+def test_a_description_has_the_open_transaction(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     txns.reply(txns.add_group(producer))
     assert txns.reply(txns.describe()) == {
@@ -268,16 +255,14 @@ def test_a_description_has_the_open_transaction() -> None:
     assert txns.error(txns.describe("unknown")) is TransactionalIdNotFound
 
 
-def test_the_census_counts_ids_by_state() -> None:
-    txns = Transactions()
+def test_the_census_counts_ids_by_state(txns: Transactions) -> None:
     txns.begun(ORDERS)
     txns.producer("a")
     txns.producer("b")
     assert txns.machine.census() == {"Ongoing": 1, "Empty": 2}
 
 
-def test_the_age_of_the_oldest_open_transaction_is_known() -> None:
-    txns = Transactions()
+def test_the_age_of_the_oldest_open_transaction_is_known(txns: Transactions) -> None:
     assert txns.machine.longest_open_ms(txns.wall_ms) == -1
     txns.begun(ORDERS)
     txns.tick(200)
@@ -292,11 +277,11 @@ def test_producer_ids_that_come_while_it_would_sleep_are_taken() -> None:
     for count in (100, 0):
         txns.holds_grants = True
         request = txns.init(name=f"before-{count}")
-        txns.step(SleepRequested(cause="rest", now_ms=txns.now_ms))
+        txns.notice(SleepRequested)
         txns.drop(request)
         txns.tick(50)
         first = txns.next_id if count else 0
-        txns.step(ev.ProducerIdsGranted(cause="ids", now_ms=txns.now_ms, first=first, count=count))
+        txns.notice(ev.ProducerIdsGranted, first=first, count=count)
         txns.refuse_sleep()
         txns.holds_grants = False
         txns.next_id += count
@@ -307,8 +292,7 @@ def test_producer_ids_that_come_while_it_would_sleep_are_taken() -> None:
 
 
 @pytest.mark.parametrize("restarts", [False, True])
-def test_a_transaction_that_was_kept_has_the_whole_timeout(restarts: bool) -> None:
-    txns = Transactions()
+def test_a_transaction_that_was_kept_has_the_whole_timeout(txns: Transactions, restarts: bool) -> None:
     producer = txns.producer(two_phase=True)
     txns.add(producer, ORDERS)
     txns.tick(10 * TIMEOUT_MS)
@@ -325,9 +309,8 @@ def test_a_transaction_that_was_kept_has_the_whole_timeout(restarts: bool) -> No
         assert txns.state() is TxnState.PREPARE_ABORT
 
 
-def test_the_list_names_the_writer_of_an_open_transaction() -> None:
+def test_the_list_names_the_writer_of_an_open_transaction(txns: Transactions) -> None:
     """As a description does; after the writer's last epoch the next producer has another id."""
-    txns = Transactions()
     producer = txns.begun(ORDERS)
     txns = txns.edit(producer=producer._replace(producer_id=producer.producer_id + 50))
     assert [row[1] for row in txns.list()] == [producer.producer_id]  # type: ignore[index]

@@ -3,7 +3,11 @@
 #   make demo        run examples/flights: Ray, Raylog and Spark on this machine, nothing else to install
 #   make pipelines   run examples/pipelines: five pipelines on the flights of a year, with Spark and Ray Data
 #   make test        linters, types, import rule, then every level of tests (what .ci/run calls); a file whose cluster
-#                    tests failed runs once more, alone, and is reported as unstable if it passes then
+#                    tests failed runs once more, alone, and is reported as unstable if it passes then. Long
+#                    files come first: make test PYTEST_ARGS=--note-durations notes how long each takes
+#   make test-long   only what make test leaves out, because a quicker test there covers the subject: pipelines, kills
+#                    under Spark, hosts over ssh, MariaDB, Prometheus, and more (docs/development.md): before a release,
+#                    and after a change of constraints.txt or of what these tests use
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000; one
 #                    failing seed with fewer features: make simulate PROFILE=whole-everything SEED=7 SEEDS=1
@@ -68,7 +72,7 @@ CHECKED := raylog actors client core data outbox protocol rpc spark storage pysp
 
 PACKAGES := raylog actors client core data outbox protocol rpc spark storage
 
-.PHONY: demo pipelines test lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wakes wheel clean distclean
+.PHONY: demo pipelines test test-long lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wakes wheel clean distclean
 
 demo: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.flights
@@ -77,7 +81,10 @@ pipelines: $(VENV)/.installed-demo compiled
 	$(PY) -m examples.pipelines $(PIPELINES_ARGS)
 
 test: lint compiled
-	$(PY) -m tests.repeated -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(PY) -m tests.repeated -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m 'not long' $(PYTEST_ARGS)
+
+test-long: $(VENV)/.installed-test compiled
+	$(PY) -m tests.repeated -n $(WORKERS) --dist loadfile --no-loadscope-reorder -m long $(PYTEST_ARGS)
 
 lint: ruff types imports
 

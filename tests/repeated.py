@@ -8,6 +8,7 @@ and neither has a run in which more than a few files failed.
 Called by `make test`, with the arguments of pytest. May touch: the folder `build/test-cache`.
 """
 
+import itertools
 import json
 import shutil
 import subprocess
@@ -51,6 +52,11 @@ def failed_tests(cache: Path) -> list[str]:
     return sorted(json.loads(file.read_text())) if file.exists() else []
 
 
+def selection_in(arguments: list[str]) -> list[str]:
+    """Return the options that choose tests by marker: what the first run left out, the second one leaves out."""
+    return [each for pair in itertools.pairwise(arguments) if pair[0] == "-m" for each in pair]
+
+
 def main(arguments: list[str]) -> int:
     """Run the tests, some of them again, and return the exit code of the whole."""
     shutil.rmtree(CACHE, ignore_errors=True)
@@ -60,7 +66,7 @@ def main(arguments: list[str]) -> int:
     if code != TESTS_FAILED or not files:
         return code
     print(f"\nThese tests failed: {', '.join(failed)}.\nTheir files run again, alone: {', '.join(files)}.", flush=True)
-    again = run(["-o", f"cache_dir={CACHE}", *files])
+    again = run(["-o", f"cache_dir={CACHE}", *selection_in(arguments), *files])
     if again == 0:
         print(f"Unstable: {', '.join(failed)} failed beside other tests, and passed alone.", flush=True)
     return again

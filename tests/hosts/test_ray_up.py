@@ -13,7 +13,7 @@ from tests.hosts.programs import LeftOut
 
 STORY_TIMEOUT_S: Final = 840.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")

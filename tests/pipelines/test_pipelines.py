@@ -8,7 +8,7 @@ from examples.pipelines import oracle
 from examples.pipelines.run import Run
 
 pytestmark = [
-    *(pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)),
+    *(pytest.mark.long, pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray[.]data"),  # Ray warns of what it sets by itself
 ]
 

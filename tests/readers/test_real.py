@@ -12,6 +12,7 @@ from tests.readers.lab import Lab, lab
 from tests.readers.trials import Fault, Trial
 
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.cluster,
     pytest.mark.timeout(120),
     pytest.mark.filterwarnings("ignore::DeprecationWarning:ray[.]data"),  # Ray warns of what it sets by itself

@@ -29,7 +29,7 @@ with raylog.start(sys.argv[1], address="local", config=often), raylog.Admin() as
 """Counts the demo's records once retention has run, as shown by another topic."""
 FOREIGN = re.compile(r"\b(DEBUG|INFO|WARN|WARNING|ERROR)\b|pid=|jdk\.incubator")
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(460)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(460)]
 
 
 def test_the_flights_go_through_a_kill_a_group_spark_and_a_restart() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.style.sources import ROOT
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 Call = dict[str, Any]
 

@@ -41,5 +41,6 @@ def test_the_second_run_decides_where_there_is_one(
 
     monkeypatch.setattr(repeated, "CACHE", cache)
     monkeypatch.setattr(repeated, "run", run)
-    assert repeated.main(["-n", "2"]) == result
+    assert repeated.main(["-n", "2", "-m", "not long"]) == result
     assert len(runs) == len(codes)
+    assert [run[run.index("-m") : run.index("-m") + 2] for run in runs] == [["-m", "not long"]] * len(codes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,9 @@ class Sender:
         self._topic = topic
         self._producer = raylog.Producer(**OPTIONS)
 
+    def ready(self) -> bool:
+        return True
+
     def send(self) -> int:
         for number in range(RECORDS):
             self._producer.send(self._topic, b"%d" % number, partition=0)
@@ -46,6 +49,9 @@ class AsyncSender:
     def __init__(self, topic: str) -> None:
         self._topic = topic
 
+    async def ready(self) -> bool:
+        return True
+
     async def send(self) -> int:
         self._producer = raylog.AsyncProducer(**OPTIONS)
         await self._producer.start()
@@ -59,15 +65,19 @@ class AsyncSender:
 
 
 KINDS: dict[str, type[Any]] = {"sync": Sender, "async": AsyncSender}
+CASES = [(kind, way) for kind in KINDS for way in ("exit_actor", "scope")]
+"""All at once in each test: what takes time is that they wait."""
 
 
-def begun(kind: str, topic: str) -> tuple[Any, int]:
-    """An actor with records unsent, and its process; nothing else holds it."""
+def begun(topics: dict[tuple[str, str], str]) -> tuple[dict[tuple[str, str], Any], dict[tuple[str, str], int]]:
+    """Actors with records unsent, and their processes; nothing else holds the actors."""
     import ray
 
-    made: Any = ray.remote(KINDS[kind])
-    actor = made.options(num_cpus=0).remote(topic)
-    return actor, ray.get(actor.send.remote())
+    made: dict[str, Any] = {kind: ray.remote(each).options(num_cpus=0) for kind, each in KINDS.items()}
+    actors = {case: made[case[0]].remote(topic) for case, topic in topics.items()}
+    assert all(ray.get([actor.ready.remote() for actor in actors.values()]))
+    pids = ray.get([actor.send.remote() for actor in actors.values()])
+    return actors, dict(zip(actors, pids, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +90,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster
 
 
 @contextmanager
-def stopped(topic: str) -> Iterator[None]:
-    """Within it, the process of the topic's leader stands still: nothing is stored."""
+def stopped(topics: Collection[str]) -> Iterator[None]:
+    """Within it, the processes of the topics' leaders stand still: nothing is stored."""
     with raylog.Producer() as producer:
-        producer.send(topic, b"before", partition=0).result(WAIT_S)
-    pids = [call_actor(name, "status")["pid"] for name in actor_names() if name.startswith(f"replica:{topic}-0:")]
-    assert pids
+        for sent in [producer.send(topic, b"before", partition=0) for topic in topics]:
+            sent.result(WAIT_S)
+    prefixes = tuple(f"replica:{topic}-0:" for topic in topics)
+    pids = [call_actor(name, "status")["pid"] for name in actor_names() if name.startswith(prefixes)]
+    assert len(pids) == len(topics)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -101,10 +113,11 @@ def topic_of(name: str) -> str:
     return name
 
 
-def stored(topic: str) -> int:
-    with raylog.Consumer(topic, auto_offset_reset="earliest") as consumer:
-        place = raylog.TopicPartition(topic, 0)
-        return consumer.end_offsets([place])[place]
+def stored(topics: Collection[str]) -> list[int]:
+    places = [raylog.TopicPartition(topic, 0) for topic in topics]
+    with raylog.Consumer() as consumer:
+        found = consumer.end_offsets(places)
+    return [found[place] for place in places]
 
 
 def has_ended(pid: int) -> bool:
@@ -124,35 +137,35 @@ def log_of(pid: int) -> str:
     return "".join(path.read_text() for path in folder.rglob(f"worker-*-{pid}.err") if not path.parent.is_symlink())
 
 
-def end(actor: Any, way: str) -> None:
+def end_all(actors: dict[tuple[str, str], Any], pids: dict[tuple[str, str], int]) -> None:
+    """Have some actors leave and drop the others, all at once, and wait until their processes have ended."""
     import ray
 
-    if way == "exit_actor":
+    leaving = {case: actor for case, actor in actors.items() if case[1] == "exit_actor"}
+    calls = [actor.leave.remote() for actor in leaving.values()]
+    actors.clear()  # nothing holds the others any more
+    for call in calls:
         with pytest.raises(ray.exceptions.ActorDiedError):
-            ray.get(actor.leave.remote())
-
-
-@pytest.mark.parametrize("way", ["exit_actor", "scope"])
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_an_actor_that_ends_sends_what_is_left(cluster: raylog.Cluster, kind: str, way: str) -> None:
-    topic = topic_of(f"{kind}-{way[:4]}")
-    actor, pid = begun(kind, topic)
-    assert stored(topic) == 0
-    end(actor, way)
-    del actor
-    wait_until_ended(pid)
-    assert stored(topic) == RECORDS
-    assert "not stored" not in log_of(pid)
-
-
-@pytest.mark.parametrize("way", ["exit_actor", "scope"])
-@pytest.mark.parametrize("kind", list(KINDS))
-def test_an_actor_that_ends_says_how_many_were_not_stored(cluster: raylog.Cluster, kind: str, way: str) -> None:
-    topic = topic_of(f"stuck-{kind}-{way[:4]}")
-    with stopped(topic):
-        actor, pid = begun(kind, topic)
-        end(actor, way)
-        del actor
+            ray.get(call)
+    for pid in pids.values():
         wait_until_ended(pid)
-    assert LOST in log_of(pid)
-    assert "the program ends when its records are stored, within 6 seconds" in log_of(pid)
+
+
+def test_actors_that_end_send_what_is_left(cluster: raylog.Cluster) -> None:
+    topics = {(kind, way): topic_of(f"{kind}-{way[:4]}") for kind, way in CASES}
+    actors, pids = begun(topics)
+    assert stored(topics.values()) == [0] * len(CASES)
+    end_all(actors, pids)
+    assert dict(zip(topics, stored(topics.values()), strict=True)) == dict.fromkeys(topics, RECORDS)
+    for case, pid in pids.items():
+        assert "not stored" not in log_of(pid), case
+
+
+def test_actors_that_end_say_how_many_were_not_stored(cluster: raylog.Cluster) -> None:
+    topics = {(kind, way): topic_of(f"stuck-{kind}-{way[:4]}") for kind, way in CASES}
+    with stopped(topics.values()):
+        actors, pids = begun(topics)
+        end_all(actors, pids)
+    for case, pid in pids.items():
+        assert LOST in log_of(pid), case
+        assert "the program ends when its records are stored, within 6 seconds" in log_of(pid), case

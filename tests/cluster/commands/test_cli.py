@@ -22,6 +22,8 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
 COMMAND_TIMEOUT_S = 120
+MANY = 24
+"""Partitions whose processes start and end for longer than a second, which is when commands show how far they are."""
 PROGRAM = [sys.executable, "-c", "from raylog.cli import main; main()"]
 
 
@@ -89,19 +91,19 @@ def processes_of(session: int) -> list[int]:
 
 def test_commands_that_take_long_show_how_far_they_are(shell: Shell) -> None:
     shell.run("start", "--address", "local", "--brokers", "1")
-    awake = ("--partitions", "40", "--config", "replica.sleep.after.ms=-1")
+    awake = ("--partitions", str(MANY), "--config", "replica.sleep.after.ms=-1")
     printed, shown = shell.outcome("topic", "create", "many", *awake)
-    assert "Topic many created: 40 partitions, replication factor 1.\n" in printed  # beside Ray's own warnings
-    led = counted(shown, 40, "partitions have a leader")
+    assert f"Topic many created: {MANY} partitions, replication factor 1.\n" in printed  # beside Ray's own warnings
+    led = counted(shown, MANY, "partitions have a leader")
     assert led
     assert led == sorted(set(led))
     printed, shown = shell.outcome("stop")
     assert "Raylog has stopped" in printed
-    asleep = counted(shown, 40, "partitions asleep")
+    asleep = counted(shown, MANY, "partitions asleep")
     assert asleep == sorted(set(asleep))
     printed, shown = shell.outcome("start", "--address", "local")
     assert "Raylog runs" in printed
-    assert not counted(shown, 40, "replicas ready"), "they wake later, for a use or in the background"
+    assert not counted(shown, MANY, "replicas ready"), "they wake later, for a use or in the background"
 
 
 def test_a_cluster_from_start_to_stop_and_back_again(shell: Shell) -> None:

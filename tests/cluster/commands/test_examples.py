@@ -1,57 +1,16 @@
-"""Every small example runs as its first line shows. ``examples/flights`` has a test of its own."""
+"""Each example that shows one feature runs as its first line shows; the others are in `test_first_examples.py`."""
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.commands.documents_support import Reader, example, reader
-from tests.unit.style.sources import ROOT
+from tests.cluster.commands.documents_support import Reader, example
+from tests.cluster.commands.test_first_examples import user
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+__all__ = ["user"]
 
-RUN_HERE = {
-    "broadcast_assignor.py",
-    "compacted_table.py",
-    "exactly_once_word_count.py",
-    "interceptors.py",
-    "quickstart.py",
-    "redrive.py",
-    "tasks.py",
-    "transfer.py",
-    "unpaid_orders.py",
-    "half_messages.py",
-    "without_ray.py",
-    "work_queue.py",
-    "worker_pool.py",
-}
-
-
-@pytest.fixture
-def user() -> Iterator[Reader]:
-    """A reader of the examples in an empty folder."""
-    with reader() as one:
-        yield one
-
-
-def test_every_example_is_run_by_a_test() -> None:
-    found = {path.name for path in (ROOT / "examples").glob("*.py")} - {"__init__.py"}
-    assert found == RUN_HERE
-
-
-def test_the_quickstart_runs_twice_and_goes_on_where_it_had_stopped(user: Reader) -> None:
-    first = user.python(example("quickstart.py"), "--address", "local")
-    assert first.count("stored in greetings-") == first.count("read 'hello ") == 10
-    second = user.python(example("quickstart.py"), "--address", "local")
-    stored = {line.removeprefix("stored in greetings-") for line in second.splitlines() if line.startswith("stored")}
-    read = {line.partition(" from partition ")[2] for line in second.splitlines() if line.startswith("read")}
-    assert {item.replace(" at offset ", ", offset ") for item in stored} == read, "the group read the second ten, once"
-
-
-def test_tasks_produce_and_an_actor_consumes(user: Reader) -> None:
-    printed = user.python(example("tasks.py"), "--address", "local")
-    assert "1000 records stored" in printed
+pytestmark = [pytest.mark.long, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def test_words_are_counted_once_by_workers_that_die(user: Reader) -> None:
@@ -132,12 +91,3 @@ def test_a_mail_is_tried_again_becomes_a_dead_letter_and_comes_back(user: Reader
     assert float(tried.split()[-2]) >= 0.7  # the three pauses
     assert letter == "dead letter: bob@example,org, delivery_limit after 4 hand-outs"
     assert again == "sent: anna@example.org, bob@example,org, carl@example.org"
-
-
-def test_a_process_without_ray_produces_and_consumes(user: Reader) -> None:
-    user.run("raylog", "start", "--address", "local")
-    command = f'eval "$(raylog start | grep export)"; exec python {example("without_ray.py")}'
-    printed = user.run("bash", "-euo", "pipefail", "-c", command)
-    orders = [f"order {number} at offset {number}" for number in range(3)]
-    assert printed.splitlines() == [*orders, "Ray was not imported"]
-    user.run("raylog", "stop")

@@ -71,15 +71,18 @@ def kill_leader(admin: raylog.Admin, topic: str) -> None:
     wait_for(lambda: admin.describe_topic(topic).partitions[0].leader not in (-1, leader), "another leads")
 
 
+# Topics whose leaders are killed have three replicas, the others one: each is a process that has to start.
+
+
 def is_done(admin: raylog.Admin, number: int) -> bool:
     return admin.describe_redrive(number).has_ended
 
 
 def test_expired_records_go_to_the_dead_letter_topic(admin: raylog.Admin, producer: raylog.Producer) -> None:
     """RabbitMQ's recipe for delays: a topic without consumers, a time to live, and a dead-letter topic."""
-    admin.create_topic("due", partitions=1, replication_factor=3)
+    admin.create_topic("due", partitions=1, replication_factor=1)
     admin.create_topic(
-        "wait_2s", partitions=1, replication_factor=3, config={"ttl.ms": 2_000, "dead.letter.topic": "due"}
+        "wait_2s", partitions=1, replication_factor=1, config={"ttl.ms": 2_000, "dead.letter.topic": "due"}
     )
     began_ms = time.time() * 1000
     sent = [producer.send("wait_2s", b"%d" % number, key=b"k", headers={"a": b"1"}) for number in range(50)]
@@ -115,8 +118,8 @@ def test_killed_leaders_forward_each_record_once(admin: raylog.Admin, producer: 
 def test_a_record_with_a_time_of_its_own_does_not_wait_for_others(
     admin: raylog.Admin, producer: raylog.Producer
 ) -> None:
-    admin.create_topic("own_late", partitions=2, replication_factor=3)
-    admin.create_topic("own", partitions=1, replication_factor=3, config={"dead.letter.topic": "own_late"})
+    admin.create_topic("own_late", partitions=2, replication_factor=1)
+    admin.create_topic("own", partitions=1, replication_factor=1, config={"dead.letter.topic": "own_late"})
     producer.send("own", b"long", ttl="1h").result(20)
     producer.send("own", b"none").result(20)
     short = producer.send("own", b"short", key=b"k", headers={"a": b"1"}, ttl="1500ms").result(20)
@@ -134,7 +137,7 @@ def test_a_record_with_a_time_of_its_own_does_not_wait_for_others(
 
 
 def test_consumers_skip_what_has_expired(admin: raylog.Admin, producer: raylog.Producer) -> None:
-    admin.create_topic("news", partitions=1, replication_factor=3)
+    admin.create_topic("news", partitions=1, replication_factor=1)
     producer.send("news", b"old", ttl=1)
     producer.send("news", b"new", ttl="1h")
     producer.send("news", b"eternal").result(20)
@@ -154,8 +157,8 @@ def test_consumers_skip_what_has_expired(admin: raylog.Admin, producer: raylog.P
 
 
 def test_settings_change_at_run_time(admin: raylog.Admin, producer: raylog.Producer) -> None:
-    admin.create_topic("late", partitions=1, replication_factor=3)
-    admin.create_topic("plain", partitions=1, replication_factor=3)
+    admin.create_topic("late", partitions=1, replication_factor=1)
+    admin.create_topic("plain", partitions=1, replication_factor=1)
     producer.send("plain", b"early").result(20)
     admin.alter_topic_config("plain", {"ttl.ms": 3_600_000, "dead.letter.topic": "late"})
     producer.send("plain", b"second").result(20)
@@ -176,8 +179,8 @@ def test_settings_change_at_run_time(admin: raylog.Admin, producer: raylog.Produ
 
 
 def test_what_a_group_has_committed_does_not_expire(admin: raylog.Admin, producer: raylog.Producer) -> None:
-    admin.create_topic("missed", partitions=1, replication_factor=3)
-    admin.create_topic("work", partitions=1, replication_factor=3)
+    admin.create_topic("missed", partitions=1, replication_factor=1)
+    admin.create_topic("work", partitions=1, replication_factor=1)
     for number in range(10):
         producer.send("work", b"%d" % number)
     producer.flush(30)
@@ -193,7 +196,7 @@ def test_what_a_group_has_committed_does_not_expire(admin: raylog.Admin, produce
 
 def test_a_missing_dead_letter_topic_loses_nothing(admin: raylog.Admin, producer: raylog.Producer) -> None:
     admin.create_topic(
-        "orphans", partitions=1, replication_factor=3, config={"ttl.ms": 100, "dead.letter.topic": "not_there"}
+        "orphans", partitions=1, replication_factor=1, config={"ttl.ms": 100, "dead.letter.topic": "not_there"}
     )
     producer.send("orphans", b"alone").result(20)
     wait_for(lambda: "__undeliverable" in admin.list_topics(internal=True), "the topic is created")
@@ -206,7 +209,7 @@ def test_a_missing_dead_letter_topic_loses_nothing(admin: raylog.Admin, producer
 def test_a_circle_of_dead_letters_ends(admin: raylog.Admin, producer: raylog.Producer) -> None:
     for name, other in (("ping", "pong"), ("pong", "ping")):
         config = {"ttl.ms": 20, "dead.letter.topic": other}
-        admin.create_topic(name, partitions=1, replication_factor=3, config=config)
+        admin.create_topic(name, partitions=1, replication_factor=1, config=config)
     producer.send("ping", b"ball").result(20)
 
     def landed() -> bool:

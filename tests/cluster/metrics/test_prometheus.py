@@ -14,7 +14,7 @@ from tests.cluster.metrics.prometheus_support import Tools, fetch, find_tools, f
 from tests.cluster.ray_support import ray_folder
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 KNOWN_COMPLAINTS = ("kafka_consumergroup_lag_sum", "kafka_log_logcleanermanager_uncleanable_partitions_count")
 """Names from kafka_exporter and Kafka that dashboards query; promtool would reserve "_sum" and "_count" for others."""

@@ -12,7 +12,7 @@ import raylog
 from tests.cluster.ray_support import RayNodes, call_actor, online
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def test_metadata_survives_the_loss_of_a_node_and_of_the_controller(tmp_path: Path) -> None:

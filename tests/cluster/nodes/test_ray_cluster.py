@@ -45,7 +45,8 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 TOPIC, PARTITIONS = "t", 3
-KILLS = 10
+KILLS = 6
+"""The leader of each partition twice."""
 RECOVERY_S = 90.0
 
 

@@ -19,7 +19,7 @@ from tests.cluster.outbox.mariadb import MariaDB, reason_to_skip
 from tests.cluster.talk import Talk, in_cluster
 from tests.unit.outbox.test_tables import TXIDS
 
-pytestmark = pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "-")
+pytestmark = [pytest.mark.long, pytest.mark.skipif(bool(reason_to_skip()), reason=reason_to_skip() or "-")]
 SERVER: list[MariaDB] = []
 
 

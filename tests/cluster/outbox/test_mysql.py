@@ -16,7 +16,10 @@ from tests.cluster.outbox.kills import STEPS
 from tests.cluster.talk import Talk, in_cluster
 
 URL = os.environ.get("RAYLOG_TEST_MYSQL_URL", "")
-pytestmark = pytest.mark.skipif(not URL, reason="RAYLOG_TEST_MYSQL_URL names no empty database of MySQL or MariaDB")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(not URL, reason="RAYLOG_TEST_MYSQL_URL names no empty database of MySQL or MariaDB"),
+]
 
 
 @in_cluster()

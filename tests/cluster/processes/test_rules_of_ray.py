@@ -29,7 +29,7 @@ from raylog.actors.processes.ray_support import actor_options
 from tests.cluster.ray_support import alive, kill, own_ray
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.long, pytest.mark.cluster, pytest.mark.timeout(120)]
 ANSWER_S = 30.0
 
 

@@ -61,8 +61,9 @@ def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
 
 @pytest.fixture
 def topic(admin: raylog.Admin, request: pytest.FixtureRequest) -> Iterator[str]:
+    """One replica a partition, each a process that has to start; the schedule, whose leaders are killed, has three."""
     name = request.node.name.removeprefix("test_")[:60]
-    admin.create_topic(name, partitions=2, replication_factor=3)
+    admin.create_topic(name, partitions=2, replication_factor=1)
     yield name
     admin.delete_topic(name)
 

@@ -1,4 +1,7 @@
-"""Partitions that sleep after a second without use, in a real Ray; one cluster of three brokers for all tests."""
+"""Partitions that sleep after a second without use, in a real Ray; one cluster of three brokers for all tests.
+
+A partition has three replicas where a test is about followers or other brokers, else one: a wake starts a process each.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -108,7 +111,7 @@ def test_a_record_wakes_its_partition_alone_which_sleeps_again(
 def test_where_a_log_begins_and_ends_is_answered_without_waking(
     cluster: Cluster, admin: raylog.Admin, producer: raylog.Producer
 ) -> None:
-    admin.create_topic("queried", partitions=2, replication_factor=3)
+    admin.create_topic("queried", partitions=2, replication_factor=1)
     put(producer, "queried", b"a", b"b")
     full, empty = TopicPartition("queried", 0), TopicPartition("queried", 1)
     with raylog.Consumer("queried", group_id="readers", auto_offset_reset="earliest") as consumer:
@@ -133,7 +136,7 @@ def test_where_a_log_begins_and_ends_is_answered_without_waking(
 def test_a_consumer_that_waits_gets_the_records_that_wake_the_partition(
     cluster: Cluster, admin: raylog.Admin, producer: raylog.Producer
 ) -> None:
-    admin.create_topic("parked", partitions=1, replication_factor=3)
+    admin.create_topic("parked", partitions=1, replication_factor=1)
     found: list[bytes | None] = []
     is_over = threading.Event()
 
@@ -158,7 +161,7 @@ def test_a_consumer_that_waits_gets_the_records_that_wake_the_partition(
 
 
 def test_records_without_acknowledgement_wake_a_partition(cluster: Cluster, admin: raylog.Admin) -> None:
-    admin.create_topic("unacknowledged", partitions=1, replication_factor=3)
+    admin.create_topic("unacknowledged", partitions=1, replication_factor=1)
     with raylog.Producer(acks=0) as producer:
         producer.send("unacknowledged", b"a", partition=0)
         producer.flush()
@@ -213,7 +216,7 @@ def coordinators() -> list[str]:
 def test_a_coordinator_ends_with_its_groups_and_starts_with_them(
     cluster: Cluster, admin: raylog.Admin, producer: raylog.Producer
 ) -> None:
-    admin.create_topic("visited", partitions=1, replication_factor=3)
+    admin.create_topic("visited", partitions=1, replication_factor=1)
     put(producer, "visited", b"a", b"b")
     for value in (b"a", b"b"):
         with raylog.Consumer("visited", group_id="visitors", auto_offset_reset="earliest") as consumer:

@@ -22,6 +22,7 @@ from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import TooManyToClean
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
+from tests.property.storage import in_memory
 
 NOW_MS = 1_700_000_000_000
 RETENTION_MS = 1_000
@@ -143,7 +144,7 @@ def clean_once(log: PartitionLog, now_ms: int, memory_bytes: int = 1 << 20, rang
 
 @contextmanager
 def folder_of_its_own() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as name:
         yield Path(name) / "t-0"
 
 

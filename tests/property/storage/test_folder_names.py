@@ -22,6 +22,7 @@ from raylog.storage.directory import parse_partition_folder, partition_folder
 from raylog.storage.folder_lock import FolderLock, lock_path
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
+from tests.property.storage import in_memory
 
 TOPIC_ID = "0123456789abcdef0123456789abcdef"
 MARKS = (".deleted-", ".replaced-", ".damaged-", ".lock", ".tmp", "-0", ".deleted", ".", "-", "1700000000000")
@@ -55,7 +56,7 @@ def make(folder: Path, topic: str, partition: int) -> None:
 @example(".deleted", 0)
 @example("x" * 249, 9999)
 def test_no_legal_partition_matches_a_cleaner(topic: str, partition: int) -> None:
-    with TemporaryDirectory() as name:
+    with TemporaryDirectory(dir=in_memory.FOLDER) as name:
         root = Path(name)
         folder = partition_folder(root, topic, partition)
         make(folder, topic, partition)

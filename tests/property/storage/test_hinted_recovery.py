@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log import segment as segment_module
 from raylog.storage.log.partition_log import PartitionLog
+from tests.property.storage import in_memory
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, whole
 
 calm = settings(
@@ -25,7 +26,7 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder in memory where there is one; hints and recovery points are written often."""
     monkeypatch.setattr(segment_module, "HINT_BYTES", 600)
     monkeypatch.setattr(log_module, "CHECKPOINT_SECONDS", 0.0)
-    folder = Path(tempfile.mkdtemp(prefix="log-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="log-", dir=in_memory.FOLDER))
     yield folder
     shutil.rmtree(folder)
 

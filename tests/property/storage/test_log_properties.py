@@ -16,6 +16,7 @@ from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.times import TimeBounds
 from raylog.storage.log import partition_log as log_module
 from raylog.storage.log.partition_log import PartitionLog
+from tests.property.storage import in_memory
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, values_of, whole
 
 CONFIG: dict[str, Any] = {"segment_bytes": 700, "index_interval_bytes": 100}
@@ -35,7 +36,7 @@ def checkpoint_seconds(request: pytest.FixtureRequest, monkeypatch: pytest.Monke
 @pytest.fixture
 def scratch() -> Iterator[Path]:
     """A folder in memory where there is one: these tests write a lot and mean the calls, not the disk."""
-    folder = Path(tempfile.mkdtemp(prefix="log-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    folder = Path(tempfile.mkdtemp(prefix="log-", dir=in_memory.FOLDER))
     yield folder
     shutil.rmtree(folder)
 

@@ -14,6 +14,7 @@ from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.marker import is_marker
 from raylog.storage.cleaner.cleaning import clean
 from raylog.storage.cleaner.rules import CompactionRules
+from tests.property.storage import in_memory
 from tests.property.storage.test_cleaner_properties import Killed, killed_after
 from tests.property.storage.test_transaction_properties import (
     NOW_MS,
@@ -144,7 +145,7 @@ Rounds = list[tuple[list[Send | End | Cut | Life], Cleaning]]
 @settings(deadline=None, max_examples=60)
 @given(rounds, segment_sizes)
 def test_markers_of_records_stay_whatever_is_killed(drawn: Rounds, segment_bytes: int) -> None:
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as root:
         world = CleanedWorld(Path(root), segment_bytes)
         for before, cleaning in drawn:
             for call in before:
@@ -162,7 +163,7 @@ def test_markers_of_records_stay_whatever_is_killed(drawn: Rounds, segment_bytes
 @settings(deadline=None, max_examples=60)
 @given(rounds, segment_sizes)
 def test_markers_without_records_go_after_their_time(drawn: Rounds, segment_bytes: int) -> None:
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as root:
         world = CleanedWorld(Path(root), segment_bytes)
         for before, cleaning in drawn:
             for call in before:

@@ -16,6 +16,7 @@ from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.cleaning import clean
 from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
+from tests.property.storage import in_memory
 from tests.simulation.storage.transactions.reader import Row, committed_rows
 
 NOW_MS = 1_700_000_000_000
@@ -226,7 +227,7 @@ class World:
 def test_the_stable_end_and_the_aborted_transactions_are_the_models(
     drawn: list[Send | End | Cut | Life], segment_bytes: int
 ) -> None:
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as root:
         world = World(Path(root), segment_bytes)
         for call in drawn:
             world.do(call)
@@ -242,7 +243,7 @@ def test_the_stable_end_and_the_aborted_transactions_are_the_models(
 def test_a_cleaner_leaves_the_last_committed_record_of_each_key(
     drawn: list[Send | End | Cut | Life], segment_bytes: int, life: Life
 ) -> None:
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory(dir=in_memory.FOLDER) as root:
         world = World(Path(root), segment_bytes)
         for call in drawn:
             world.do(call)

@@ -6,9 +6,9 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 
-import pytest
-
+from tests.unit.client.toy_partition import Fault
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.style.sources import ROOT
 
@@ -17,7 +17,7 @@ import sys
 from raylog.client.producer.producer import Producer
 producer = Producer(bootstrap=sys.argv[1], secret=sys.argv[2], delivery_timeout_ms=int(sys.argv[3]))
 for number in range(500):
-    producer.send("t", b"value", partition=0)
+    producer.send(sys.argv[5], b"value", partition=0)
 if sys.argv[4] == "dropped":
     del producer
 """
@@ -29,7 +29,7 @@ async def main():
     producer = AsyncProducer(bootstrap=sys.argv[1], secret=sys.argv[2], linger_ms=60_000)
     await producer.start()
     for number in range(500):
-        await producer.send("t", b"value", partition=0)
+        await producer.send(sys.argv[5], b"value", partition=0)
     if sys.argv[4] == "flushed":
         await producer.flush()
     if sys.argv[4] == "dropped":
@@ -43,10 +43,10 @@ import sys, threading, time
 from raylog.client.producer.producer import Producer
 from raylog.client.consumer.consumer import Consumer
 options = {"bootstrap": sys.argv[1], "secret": sys.argv[2]}
-producer, consumer = Producer(**options), Consumer("t", **options)
+producer, consumer = Producer(**options), Consumer(sys.argv[5], **options)
 def send():
     while True:
-        producer.send("t", b"value").result(60)
+        producer.send(sys.argv[5], b"value").result(60)
 def poll():
     while True:
         consumer.poll(100)
@@ -63,7 +63,7 @@ def work():
         if sys.argv[4] == "thread":
             time.sleep(0.2)
         for number in range(500):
-            producer.send("t", b"value", partition=0)
+            producer.send(sys.argv[5], b"value", partition=0)
     if sys.argv[4] == "thread":
         threading.Thread(target=send).start()
     else:
@@ -81,33 +81,50 @@ WAIT_S = 60.0
 
 
 def run(
-    cluster: ToyCluster, delivery_timeout_ms: int, way: str = "held", program: str = PROGRAM
+    cluster: ToyCluster, delivery_timeout_ms: int, way: str = "held", program: str = PROGRAM, topic: str = "t"
 ) -> subprocess.Popen[str]:
     secret = cluster.options["secret"]
-    arguments = [cluster.bootstrap, secret if isinstance(secret, str) else secret.hex(), str(delivery_timeout_ms), way]
+    key = secret if isinstance(secret, str) else secret.hex()
+    arguments = [cluster.bootstrap, key, str(delivery_timeout_ms), way, topic]
     return subprocess.Popen(
         [sys.executable, "-c", program, *arguments], cwd=ROOT, stderr=subprocess.PIPE, text=True, env=None
     )
 
 
-def stored(cluster: ToyCluster) -> int:
-    return len(cluster.records("t", 0))
+def stored(cluster: ToyCluster, topic: str = "t") -> int:
+    return len(cluster.records(topic, 0))
 
 
-@pytest.mark.parametrize("way", ["held", "dropped"])
-def test_a_program_that_ends_waits_for_its_records(cluster: ToyCluster, way: str) -> None:
-    cluster.create_topic("t")
-    cluster.set_faults("t", 0, ["hold"])
-    program = run(cluster, 60_000, way)
-    cluster.wait_held("t", 0, WAIT_S)
-    timer = threading.Timer(2.5, cluster.release, ("t", 0))  # longer than the end waits in silence
-    timer.start()
-    _, printed = program.communicate(timeout=WAIT_S)
-    timer.join()
-    assert program.returncode == 0
-    assert stored(cluster) == 500
-    assert "was not closed; the program ends when its records are stored, within 60 seconds" in printed
-    assert "not stored" not in printed
+def beside_each_other(
+    cluster: ToyCluster, ways: Sequence[str], delivery_timeout_ms: int, program: str, faults: Sequence[Fault] = ()
+) -> dict[str, subprocess.Popen[str]]:
+    """Start a program once for each way, which its topic is named after: what they wait for, they wait for together."""
+    for way in ways:
+        cluster.create_topic(way)
+        cluster.set_faults(way, 0, faults)
+    return {way: run(cluster, delivery_timeout_ms, way, program, way) for way in ways}
+
+
+def assert_all_wait_for_their_records(cluster: ToyCluster, ways: Sequence[str], program: str, words: str) -> None:
+    """Hold the records of each program for a while: it waits, says so, and has them stored."""
+    programs = beside_each_other(cluster, ways, 60_000, program, ["hold"])
+    for way in ways:
+        cluster.wait_held(way, 0, WAIT_S)
+    timers = [threading.Timer(2.5, cluster.release, (way, 0)) for way in ways]  # longer than the end waits in silence
+    for timer in timers:
+        timer.start()
+    for way, ended in programs.items():
+        _, printed = ended.communicate(timeout=WAIT_S)
+        assert ended.returncode == 0, way
+        assert stored(cluster, way) == 500, way
+        assert f"{words}; the program ends when its records are stored, within 60 seconds" in printed, way
+        assert "not stored" not in printed, way
+    for timer in timers:
+        timer.join()
+
+
+def test_a_program_that_ends_waits_for_its_records(cluster: ToyCluster) -> None:
+    assert_all_wait_for_their_records(cluster, ["held", "dropped"], PROGRAM, "was not closed")
 
 
 def test_a_program_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:
@@ -142,15 +159,13 @@ def test_a_program_whose_records_are_stored_at_once_says_nothing(cluster: ToyClu
     assert printed == ""
 
 
-@pytest.mark.parametrize("way", ["held", "exit", "dropped", "flushed"])
-def test_an_asyncio_program_says_how_many_records_were_not_stored(cluster: ToyCluster, way: str) -> None:
-    cluster.create_topic("t")
-    program = run(cluster, 60_000, way, ASYNCIO)
-    _, printed = program.communicate(timeout=WAIT_S)
-    lost = 500 - stored(cluster)
-    is_reported = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
-    assert is_reported == (lost == 500), printed
-    assert lost == (0 if way == "flushed" else 500)
+def test_an_asyncio_program_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:
+    for way, program in beside_each_other(cluster, ["held", "exit", "dropped", "flushed"], 60_000, ASYNCIO).items():
+        _, printed = program.communicate(timeout=WAIT_S)
+        lost = 500 - stored(cluster, way)
+        is_reported = "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
+        assert is_reported == (lost == 500), printed
+        assert lost == (0 if way == "flushed" else 500), way
 
 
 def test_daemon_threads_that_send_and_poll_end_with_their_program(cluster: ToyCluster) -> None:
@@ -171,7 +186,7 @@ async def main():
     producer = AsyncProducer(**options, linger_ms=500)
     await producer.start()
     for number in range(500):
-        await producer.send("t", b"value", partition=0)
+        await producer.send(sys.argv[5], b"value", partition=0)
 loop = asyncio.new_event_loop()
 if sys.argv[4].startswith("running"):
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -181,33 +196,18 @@ else:
 if sys.argv[4].endswith("dropped"):
     del producer
 """
-WAYS = pytest.mark.parametrize("way", ["stopped", "stopped, dropped", "running", "running, dropped"])
+WAYS = ("stopped", "stopped-dropped", "running", "running-dropped")
 
 
-@WAYS
-def test_a_loop_that_is_not_closed_sends_what_is_left(cluster: ToyCluster, way: str) -> None:
-    cluster.create_topic("t")
-    cluster.set_faults("t", 0, ["hold"])
-    program = run(cluster, 60_000, way, STOPPED)
-    cluster.wait_held("t", 0, WAIT_S)
-    timer = threading.Timer(2.5, cluster.release, ("t", 0))  # longer than the end waits in silence
-    timer.start()
-    _, printed = program.communicate(timeout=WAIT_S)
-    timer.join()
-    assert program.returncode == 0
-    assert stored(cluster) == 500
-    assert "was not stopped; the program ends when its records are stored, within 60 seconds" in printed
-    assert "not stored" not in printed
+def test_a_loop_that_is_not_closed_sends_what_is_left(cluster: ToyCluster) -> None:
+    assert_all_wait_for_their_records(cluster, WAYS, STOPPED, "was not stopped")
 
 
-@WAYS
-def test_a_loop_that_is_not_closed_says_what_was_lost(cluster: ToyCluster, way: str) -> None:
-    cluster.create_topic("t")
-    cluster.set_faults("t", 0, [UNAVAILABLE] * 10_000)
-    program = run(cluster, 2_500, way, STOPPED)
-    _, printed = program.communicate(timeout=WAIT_S)
-    assert stored(cluster) == 0
-    assert "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed
+def test_a_loop_that_is_not_closed_says_what_was_lost(cluster: ToyCluster) -> None:
+    for way, program in beside_each_other(cluster, WAYS, 2_500, STOPPED, [UNAVAILABLE] * 10_000).items():
+        _, printed = program.communicate(timeout=WAIT_S)
+        assert stored(cluster, way) == 0, way
+        assert "500 records of producer 'raylog' were not stored: it was not stopped or flushed." in printed, way
 
 
 def test_an_interrupt_of_a_loop_that_is_not_closed_says_what_is_lost(cluster: ToyCluster) -> None:
@@ -225,14 +225,12 @@ def test_an_interrupt_of_a_loop_that_is_not_closed_says_what_is_lost(cluster: To
     assert "Traceback" not in printed
 
 
-@pytest.mark.parametrize("way", ["returns", "fails", "thread"])
-def test_a_forked_child_waits_for_its_records(cluster: ToyCluster, way: str) -> None:
+def test_a_forked_child_waits_for_its_records(cluster: ToyCluster) -> None:
     """It ends by `os._exit`, which calls no exit handlers."""
-    cluster.create_topic("t")
-    program = run(cluster, 60_000, way, CHILD)
-    program.communicate(timeout=WAIT_S)
-    assert program.returncode == (way == "fails")
-    assert stored(cluster) == 500
+    for way, program in beside_each_other(cluster, ["returns", "fails", "thread"], 60_000, CHILD).items():
+        program.communicate(timeout=WAIT_S)
+        assert program.returncode == (way == "fails"), way
+        assert stored(cluster, way) == 500, way
 
 
 def test_a_forked_child_says_how_many_records_were_not_stored(cluster: ToyCluster) -> None:

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 
 from raylog.client.producer.asynchronous import AsyncProducer
-from raylog.client.reading import range_fetcher
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
-from raylog.protocol.replica import FIND_TIMES
 from raylog.rpc import machine_number
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from raylog.storage.batch.times import TimeBounds
@@ -128,16 +126,6 @@ async def test_batches_outside_of_a_time_are_skipped(cluster: LocalCluster, talk
     for near in (True, False):
         assert await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=near) == []
         assert await read(cluster, talk, 0, len(VALUES), times=whole, short_circuit_reads=near) == every
-
-
-@in_cluster()
-async def test_a_leader_of_an_earlier_release_sends_what_is_outside(cluster: LocalCluster, talk: Talk) -> None:
-    await filled(cluster, talk, "t")
-    future = TimeBounds(low_ms=2**50)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(range_fetcher, "FIND_TIMES", replace(FIND_TIMES, name="unknown_yet"))
-        found = await read(cluster, talk, 0, len(VALUES), times=future, short_circuit_reads=False)
-    assert found == list(enumerate(VALUES))
 
 
 @in_cluster()

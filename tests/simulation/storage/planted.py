@@ -142,8 +142,8 @@ def _replay_one_too_few(original: Method) -> Method:
 
 
 def _snapshot_of_the_future(original: Method) -> Method:
-    def read(self: Checkpoints, start: int, upto: int, now_ms: int) -> Any:
-        return original(self, start, _ALL, now_ms)
+    def read(self: Checkpoints, start: int, upto: int) -> Any:
+        return original(self, start, _ALL)
 
     return read
 

@@ -6,7 +6,7 @@
 #                    tests failed runs once more, alone, and is reported as unstable if it passes then. Long
 #                    files come first: make test PYTEST_ARGS=--note-durations notes how long each takes
 #   make test-long   only what make test leaves out, because a quicker test there covers the subject: pipelines, kills
-#                    under Spark, hosts over ssh, MariaDB, Prometheus, and more (docs/development.md): before a release,
+#                    under Spark, hosts over ssh, MariaDB, Prometheus, and more (docs/testing.md): before a release,
 #                    and after a change of constraints.txt or of what these tests use
 #   make lint        only the checks, without the tests
 #   make simulate    only the simulator: make simulate SEEDS=1000 PROFILE=default, or PROFILE=all EVENTS=100000000; one

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.style.sources import ROOT, files_in, parsed
 
-PAGE = ROOT / "docs" / "development.md"
-HEADING = "### What takes long"
+PAGE = ROOT / "docs" / "testing.md"
+HEADING = "## What takes long"
 SPAN = re.compile(r"`(tests/[\w/]+\.py)`")
 MARK = "pytest.mark.long"
 
@@ -19,7 +19,7 @@ def rows() -> list[list[str]]:
     """The cells of each row of the table."""
     _, found, text = PAGE.read_text(encoding="utf-8").partition(HEADING)
     assert found
-    lines = [line.strip("|").split("|") for line in text.partition("\n###")[0].splitlines() if line.startswith("| `")]
+    lines = [line.strip("|").split("|") for line in text.partition("\n##")[0].splitlines() if line.startswith("| `")]
     return lines[1:]
 
 

@@ -94,7 +94,7 @@ async def test_without_others_the_clock_of_a_process_that_saw_no_jump_counts() -
 
 
 @pytest.mark.parametrize(("behind_ms", "expected_ms"), [(HOUR_MS, 0), (-HOUR_MS, HOUR_MS)])
-async def test_a_clock_that_began_alone_goes_on_with_that_of_most_brokers_but_not_back(
+async def test_a_clock_that_began_alone_takes_over_that_of_most_brokers(
     behind_ms: int, expected_ms: int, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(time_of_day, "STEP_LOOK_S", 0)

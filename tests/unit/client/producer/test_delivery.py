@@ -94,7 +94,9 @@ class Line:
         return self.leader
 
     def learn_leader(self, topic: str, partition: int, error: RaylogError) -> bool:
-        return self.metadata.update_leader(topic, partition, error.details.get("leader"), None)
+        return self.metadata.update_leader(
+            topic, partition, error.details.get("leader"), error.details.get("leader_topic_id")
+        )
 
     async def refresh(self, *_: object, timeout_s: float) -> None:
         self.refreshes += 1
@@ -186,7 +188,7 @@ async def test_without_acks_a_sleeper_answers_until_its_new_leader_stores() -> N
     line = Line(acks=0, enable_idempotence=False)
     line.set_leader(epoch=1, is_asleep=True)
     [batch] = await line.send(b"0")
-    await line.answer(0, NotLeaderOrFollower("woken", leader=[1, 2, "h", 9]))
+    await line.answer(0, NotLeaderOrFollower("woken", leader=[1, 2, "h", 9], leader_topic_id="first"))
     assert not line.metadata.topics["t"].partitions[0].is_asleep
     await line.answer(1, NotEnoughReplicas("its followers are starting"))
     assert line.leader.acks() == [1, 1, 1]

@@ -127,7 +127,7 @@ def noted_ends(root: Path, partition: int) -> set[tuple[str, str]]:
     """Return the recovery point and the watermark that each replica has noted on disk."""
     return {
         (
-            (folder / RECOVERY_POINT).read_text().split()[-1],
+            (folder / RECOVERY_POINT).read_text().split()[1],
             (folder / HIGH_WATERMARK).read_text().split()[0],
         )
         for folder in root.glob(f"broker-*/**/t-{partition}")

@@ -34,6 +34,7 @@ RULE_BUGS: Final = (
         CoordinatorDecision,
         "reply_proved",
         lambda _: CoordinatorDecision.reply,
+        40,
     ),
     _bug(
         "a coordinator refuses what it does not know without a row of its own",

@@ -11,10 +11,12 @@ from raylog.core import errors
 from raylog.protocol.replica import (
     DELETE_RECORDS,
     FETCH,
+    FIND_TIMES,
     LIST_OFFSETS,
     OFFSET_FOR_LEADER_EPOCH,
     DeleteRecordsReply,
     FetchReply,
+    FindTimesReply,
     ListOffsetsReply,
     ProduceReply,
 )
@@ -68,6 +70,8 @@ class ToyReplica:
         elif method == "list_offsets":
             wanted = LIST_OFFSETS.read_request(request.args)
             request.reply(self._list_offsets(wanted.timestamp, self._upper(wanted.isolation_level)))
+        elif method == "find_times":
+            request.reply(FindTimesReply(FIND_TIMES.read_request(request.args).offset, True))  # any batch may hold some
         elif method == "offset_for_leader_epoch" and self._compared(method):
             request.reply(one.end_of_epoch(OFFSET_FOR_LEADER_EPOCH.read_request(request.args).leader_epoch))
         elif method == "delete_records":

@@ -1,1 +1,1 @@
-"""The common part of the shells of all kinds of coordinators: life cycle, log and runner."""
+"""The runtime of whatever owns a log of rows, and its two hosts: an actor, or a role of a partition's leader."""

@@ -238,7 +238,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
     def _on_closed(self, _: Connection) -> None:
         """Let the machine forget the requests of a closed connection."""
         if self._runner is not None:
-            self._runner.drop_deserted()
+            try:
+                self._runner.drop_deserted()
+            except Exception as defect:  # `fatal` was called; the server has to close the connection
+                defects.report(defect, "The requests of a closed connection could not be dropped.")
 
     async def _fetch_metadata(self) -> list[object]:
         reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)

@@ -32,6 +32,13 @@ class Server:
         self.closed_idle = self.closed_amid = 0
         """How many connections were closed for each reason."""
         self._left = -1
+        self.is_over = False
+        """Whether the world has ended: what its garbage still holds is closed without an error."""
+
+    def close(self) -> None:
+        """End with the world. The pools of killed relays give their connections back when they are collected."""
+        self.is_over = True
+        self.database.close()
 
     def lose_after(self, statements: int) -> None:
         """Close the connection that is used when so many more statements have been executed."""
@@ -108,8 +115,9 @@ class Wire:
 
     def rollback(self) -> None:
         """Roll back."""
-        self.check()
-        self.server.database.rollback()
+        if not self.server.is_over:
+            self.check()
+            self.server.database.rollback()
 
     def close(self) -> None:
         """End; no error, whatever has become of the connection."""
@@ -118,7 +126,8 @@ class Wire:
 
     def _end(self) -> None:
         self._is_closed = True
-        self.server.database.rollback()
+        if not self.server.is_over:
+            self.server.database.rollback()
 
 
 class WireCursor:

@@ -186,7 +186,7 @@ class OutboxWorld:
     def close(self) -> None:
         """End the database."""
         self.engine.dispose()
-        self.server.database.close()
+        self.server.close()
 
     # ------------------------------------------------------------ what the world offers
 

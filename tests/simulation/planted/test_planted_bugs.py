@@ -5,6 +5,8 @@ With every change those run that :func:`tests.simulation.planted.noticed.chosen`
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import groupby
@@ -61,9 +63,22 @@ def test_a_bug_planted_in_the_whole_world_is_caught(bug: Bug) -> None:
     assert violation.rule in bug.rules, violation
 
 
+def globals_of_shipped() -> dict[str, dict[str, int]]:
+    """The functions and classes that each shipped module has, and the attributes of the latter."""
+    found: dict[str, dict[str, int]] = {}
+    for name, module in list(sys.modules.items()):
+        if name.startswith("raylog."):
+            found[name] = {each: id(value) for each, value in vars(module).items() if callable(value)}
+            for owner in filter(inspect.isclass, list(vars(module).values())):
+                if owner.__module__ == name:
+                    found[f"{name}:{owner.__qualname__}"] = {each: id(value) for each, value in vars(owner).items()}
+    return found
+
+
 def test_each_planted_bug_fits_the_code() -> None:
     """A run that notices a bug may be long: here a change of the code that it was written for is noticed."""
     misfits = []
+    shipped = globals_of_shipped()
     for planted in EVERY_BUG:
         before = getattr(planted.target, planted.attribute)
         try:
@@ -79,6 +94,7 @@ def test_each_planted_bug_fits_the_code() -> None:
         except (AssertionError, LookupError) as error:
             misfits.append(f"{key(bug)}: {error}")
     assert not misfits, "\n".join(misfits)
+    assert globals_of_shipped() == shipped, "a patch changes what its bug does not name, and for all tests behind it"
 
 
 # ---------------------------------------------------------------- which of them run with every change

@@ -10,7 +10,6 @@ from typing import Any, Final
 from raylog.actors.broker.dozers import Dozers
 from raylog.actors.dozing import keeper
 from raylog.actors.dozing.guard import Guard
-from raylog.actors.replica import dozing
 from raylog.core.dozing.rest import Quiet
 from raylog.core.dozing.watch import Act, ProcessWatch
 from raylog.core.replication import views
@@ -60,22 +59,20 @@ def _none_rests(_: object) -> Callable[..., dict[int, int]]:
     return lambda self, now_ms: {}
 
 
-def _any_number(original: Callable[..., int | None]) -> Callable[..., int | None]:
-    """A replica offers although requests are open that wait for something else than records."""
-    return lambda now_ms, quiet, *, doze_after_ms, open_requests: original(
-        now_ms, quiet, doze_after_ms=doze_after_ms, open_requests=0 if quiet is None else quiet.parked
-    )
+class _AnyNumber(int):
+    """Equal to each number of open requests."""
+
+    def __ne__(self, _: object) -> bool:
+        return False
 
 
 def _busy_too(original: Callable[..., Any]) -> Callable[..., Any]:
     """A leader rests while produce requests wait for followers."""
-    shell: Any = dozing
-    shell.doze_until_ms = _any_number(shell.doze_until_ms)
 
     def quiet(self: ReplicaViews, otherwise_ms: int) -> Any:
         found = original(self, otherwise_ms)
         if found is None and self._leader is not None and self._leader.produces.is_busy:
-            return Quiet(since_ms=0, parked=0, due_ms=otherwise_ms)
+            return Quiet(since_ms=0, parked=_AnyNumber(), due_ms=otherwise_ms)
         return found
 
     return quiet

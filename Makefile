@@ -68,9 +68,9 @@ BENCH_ARGS ?=
 export QUICK
 
 # Folders that may not exist are looked up.
-CHECKED := raylog actors client core data outbox protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
+CHECKED := raylog actors base client core data outbox protocol rpc spark storage pyspark_raylog tools tests $(wildcard examples benchmarks)
 
-PACKAGES := raylog actors client core data outbox protocol rpc spark storage
+PACKAGES := raylog actors base client core data outbox protocol rpc spark storage
 
 .PHONY: demo pipelines test test-long lint compiled native ruff types imports simulate simulate-planted simulate-notes chaos chaos-figures bench conformance constraints import-tree readers hostile wakes wheel clean distclean
 

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Final, Protocol
 
-from raylog.core.errors import RaylogError
-from raylog.core.invariants import InvariantBroken
+from raylog.base.errors import RaylogError
+from raylog.base.invariants import InvariantBroken
 from raylog.rpc.host.occasional import OccasionalDefects
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
-from raylog.core.errors import BrokerIdNotRegistered, NotController, RaylogError, RequestTimedOut, StaleBrokerEpoch
+from raylog.base.errors import BrokerIdNotRegistered, NotController, RaylogError, RequestTimedOut, StaleBrokerEpoch
 from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.rpc import Connection, Handler, Reply, Request, Secret
 

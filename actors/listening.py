@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.actors.transport import Listens, check_plaintext
+from raylog.base.errors import InvalidConfig, RaylogError, StartFailed
 from raylog.core.configuration.listeners import (
     ADVERTISED,
     LISTENERS,
@@ -27,7 +28,6 @@ from raylog.core.configuration.listeners import (
     native_binding,
     parse_listeners,
 )
-from raylog.core.errors import InvalidConfig, RaylogError, StartFailed
 from raylog.rpc import RpcServer
 from raylog.storage.folder_lock import parse_properties
 from raylog.storage.log.files import read_text, write_atomically

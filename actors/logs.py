@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 
 FORMAT_VARIABLE: Final = "RAYLOG_LOG_FORMAT"
 LEVEL_VARIABLE: Final = "RAYLOG_LOG_LEVEL"

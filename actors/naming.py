@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 NAMESPACE: Final = "raylog"

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from raylog.actors.transport import dial
-from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
+from raylog.base.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataReply, MetadataTopic
 from raylog.rpc import Connection, Secret
 

@@ -9,8 +9,8 @@ from ssl import SSLContext
 from typing import Final, Protocol
 
 from raylog.actors.token_clock import token_clock
+from raylog.base.errors import StartFailed
 from raylog.core.configuration.listeners import is_loopback
-from raylog.core.errors import StartFailed
 from raylog.rpc import (
     Connection,
     Handler,
@@ -91,5 +91,5 @@ def secrets_for_clients(secret: Secret) -> dict[str, bytes | None]:
 
 
 async def dial(host: str, port: int, *, secret: Secret, timeout_s: float, handler: Handler | None = None) -> Connection:
-    """Return an authenticated connection. Raises :class:`~raylog.core.errors.RaylogError` within ``timeout_s``."""
+    """Return an authenticated connection. Raises :class:`~raylog.base.errors.RaylogError` within ``timeout_s``."""
     return await connect(host, port, secret=secret, handler=handler, timeout_s=timeout_s, tls=contexts()[1])

@@ -20,7 +20,7 @@ from benchmarks.optional import Missing
 from benchmarks.peers.base import Peer, QueuePeer
 from benchmarks.peers.processes import Unavailable
 from benchmarks.report.results import Measured, Results
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 
 GRACE_S = 60.0
 """Grace period of a measurement that runs at the end of the time, before it is aborted."""

@@ -22,7 +22,7 @@ from benchmarks.options import Parser
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.metrics.process import usage_of
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionChanged, ReplicaPlaced, TopicCreated
 from raylog.core.metrics.exposition import render

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from time import time
 from typing import Any, Final, TypeAlias
 
+from raylog.base.ids import TopicPartition
 from raylog.client.types import Header, OffsetAndMetadata
-from raylog.core.ids import TopicPartition
 
 TIMESTAMP_MAX_MS: Final = 2**63 - 1
 """The header of a batch holds a timestamp as a signed integer of eight bytes."""

@@ -16,7 +16,7 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, TypeVar
 
-from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.rpc import Token
 from raylog.storage.batch.compression import COMPRESSIONS
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final, NoReturn
 
-from raylog.core.errors import ClientClosed, ConcurrentUse
+from raylog.base.errors import ClientClosed, ConcurrentUse
 
 
 class ThisProcess:

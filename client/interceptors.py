@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
+from raylog.base.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import Headers
 from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RaylogError
-from raylog.core.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 Values: TypeAlias = Mapping[str, float]
 _TOTAL, _RATE = "-total", "-rate"

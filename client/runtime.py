@@ -17,10 +17,10 @@ from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
+from raylog.base.errors import ClientClosed
 from raylog.client.guard import NotPickled, of_another_process
 from raylog.client.spinlock import refuse_waiting
 from raylog.client.user_code import EXITS
-from raylog.core.errors import ClientClosed
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULE_ID_MAX, HalfId
 
 LEVELS: Final = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"

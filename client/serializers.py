@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
-from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.base.errors import InvalidConfig, did_you_mean
 
 Serializer: TypeAlias = Callable[[Any], bytes]
 Deserializer: TypeAlias = Callable[[bytes], Any]

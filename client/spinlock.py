@@ -16,7 +16,7 @@ from time import sleep
 from types import CodeType, FrameType
 from typing import Any
 
-from raylog.core.errors import ConcurrentUse
+from raylog.base.errors import ConcurrentUse
 
 _PAUSE_S = 0.000_05
 Token = tuple[int] | list[int]

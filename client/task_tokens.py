@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 
-from raylog.core.errors import ClusterAuthorizationFailed, InvalidConfig
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import ClusterAuthorizationFailed, InvalidConfig
+from raylog.base.ids import TopicPartition
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError, ranges_of
 

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from raylog.core.errors import ClientClosed, ConnectionFailed, RaylogError
+from raylog.base.errors import ClientClosed, ConnectionFailed, RaylogError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

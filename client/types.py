@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 __all__ = [
     "ConsumerGroupMetadata",

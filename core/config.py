@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
 from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
-from raylog.core.errors import InvalidConfig, did_you_mean
 
 SLEEP_KEY: Final = "replica.sleep.after.ms"
 DOZE_KEY: Final = "replica.doze.after.ms"

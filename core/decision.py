@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
-from raylog.core.errors import RaylogError
-from raylog.core.invariants import require
+from raylog.base.errors import RaylogError
+from raylog.base.invariants import require
 from raylog.core.outbox import EffectT, Outbox
 
 RecordT = TypeVar("RecordT")

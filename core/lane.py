@@ -22,7 +22,7 @@ from collections import deque
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     CorruptMessage,
     InvalidProducerEpoch,
     InvalidRecord,
@@ -31,7 +31,7 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 
 BATCHES_MAX: Final = 5
 """Most open batches. A partition remembers so many batches of a producer (``storage``)."""

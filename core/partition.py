@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.ids import (
+from raylog.base.ids import (
     NO_EPOCH,
     NO_INCARNATION,
     NO_LEADER,

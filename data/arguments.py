@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.client.cluster.credentials import read_token
 from raylog.client.config import ClientConfig, ConsumerConfig, load
-from raylog.core.errors import InvalidConfig, did_you_mean
 
 Config = TypeVar("Config", bound=ClientConfig)
 logger = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.client.ranges.arrow import HEADERS
-from raylog.core.errors import InvalidConfig, did_you_mean
 
 SCHEMA = pa.schema(
     [

@@ -17,9 +17,9 @@ from typing import Any
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
+from raylog.base.errors import CorruptMessage, RaylogError
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.data.attempts import attempt_number, seen_by_reader
 from raylog.data.columns import built_schema, schema_of, table_of
 

@@ -15,13 +15,13 @@ import pyarrow as pa
 from ray.data import Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
+from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.ranges.arrow import ArrowBuilder
 from raylog.client.ranges.narrowing import OFFSET_MAX
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.ids import TopicPartition
 from raylog.data.attempts import attempt_number, seen_by_reader
 from raylog.data.columns import built_schema, schema_of
 from raylog.data.datasource import NotRepeatable, block_of, files_of

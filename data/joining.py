@@ -6,10 +6,10 @@ import os
 
 import ray
 
+from raylog.base.errors import NoClusterFound
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP
 from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.client.cluster.ray_session import own_ray_options, running_ray_address
-from raylog.core.errors import NoClusterFound
 
 
 def join_ray(bootstrap: str | None) -> None:

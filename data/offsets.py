@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from raylog.base.errors import InvalidConfig, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges.offsets import EDGES, OffsetSpec
-from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.core.ids import TopicPartition
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHAPES = '{word}, an offset, a datetime, or {{"topic": {{0: 1500, 1: {word}}}}}'

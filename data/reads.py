@@ -13,12 +13,12 @@ import ray.data
 from ray.data import DataContext, Datasource
 from ray.util.annotations import RayDeprecationWarning
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
 from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.data.arguments import address_of, check_remote, checked_topics, consumer_of, positive
 from raylog.data.attempts import REPETITIONS
 from raylog.data.columns import chosen

@@ -14,8 +14,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raylog.base.errors import InvalidConfig, InvalidRecord, did_you_mean
 from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
-from raylog.core.errors import InvalidConfig, InvalidRecord, did_you_mean
 
 SERIALIZERS = ("json", "string", "bytes")
 

@@ -8,13 +8,13 @@ from typing import Any
 import ray
 import ray.data
 
+from raylog.base.errors import InvalidConfig, RaylogError, did_you_mean
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster.discovery import ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ProducerConfig
 from raylog.client.runtime import shared
 from raylog.client.task_tokens import require_write
-from raylog.core.errors import InvalidConfig, RaylogError, did_you_mean
 from raylog.data.arguments import REFUSED_OF_PRODUCER, address_of, config_of
 from raylog.data.datasink import RaylogDatasink, WriteTask
 from raylog.data.joining import join_ray

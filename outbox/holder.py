@@ -14,12 +14,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from raylog.base.errors import ConnectionFailed, OutboxLeaseLost, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.producer.resumed import KnownSequence, ResumedProducer
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.client.scheduling import DELAY_MAX_MS
-from raylog.core.errors import ConnectionFailed, OutboxLeaseLost, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Limits, OutboxBatch, TopicView
 from raylog.outbox.session import Session

@@ -19,10 +19,10 @@ from sqlalchemy import Connection, Engine, delete, insert, inspect, select, upda
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import IntegrityError
 
+from raylog.base.errors import InvalidRecord, InvalidRequest, OutboxNotInitialized, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.guard import NotPickled
 from raylog.client.types import Record
-from raylog.core.errors import InvalidRecord, InvalidRequest, OutboxNotInitialized, did_you_mean
-from raylog.core.ids import TopicPartition
 from raylog.outbox.encoding import TXID_HEADER
 from raylog.outbox.engines import begin, connect
 from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, position_topics, positions, processed

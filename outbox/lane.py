@@ -16,8 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.client.producer.resumed import KnownSequence
-from raylog.core.errors import (
+from raylog.base.errors import (
     DelayDisabled,
     DelayTooLong,
     DuplicateSequence,
@@ -29,8 +28,9 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnsupportedCompression,
 )
-from raylog.core.ids import TopicPartition
-from raylog.core.invariants import require
+from raylog.base.ids import TopicPartition
+from raylog.base.invariants import require
+from raylog.client.producer.resumed import KnownSequence
 from raylog.core.lane import BATCHES_MAX, Lane, Remedy, Trouble
 from raylog.outbox.model import (
     PRODUCER_EPOCH_MAX,

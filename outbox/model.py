@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from raylog.base.ids import TopicPartition
+from raylog.base.invariants import require
 from raylog.client.producer.partitioner import hash_of_key
 from raylog.client.scheduling import DELAY_MAX_MS
-from raylog.core.ids import TopicPartition
-from raylog.core.invariants import require
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1

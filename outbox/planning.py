@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from raylog.base.ids import TopicPartition
 from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.resumed import BATCH_BYTES_MIN
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Candidate, Full, Limits, OutboxBatch, Position, Topics, TopicView
 

@@ -25,13 +25,13 @@ from typing import Any, Unpack
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from raylog.base.errors import InvalidConfig, OutboxLeaseLost, RaylogError
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.guard import NotPickled, Turn
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.resumed import ResumedProducer
 from raylog.client.tasks import LastingTask
-from raylog.core.errors import InvalidConfig, OutboxLeaseLost, RaylogError
 from raylog.outbox.holder import Holder
 from raylog.outbox.model import Limits
 from raylog.outbox.store import OutboxStore

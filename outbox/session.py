@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.producer.resumed import KnownSequence
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.outbox.lane import OutboxLane
 from raylog.outbox.model import Changes, Full, Limits, OutboxBatch, Position, TopicView
 from raylog.outbox.planning import NO_ROOM, Plan, Planner, Room

@@ -30,8 +30,8 @@ from sqlalchemy import (
     update,
 )
 
-from raylog.core.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVersionMismatch
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import OutboxBoundElsewhere, OutboxLeaseLost, OutboxVersionMismatch
+from raylog.base.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.encoding import EventRow, encoded
 from raylog.outbox.engines import begin, connect

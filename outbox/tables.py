@@ -29,7 +29,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from raylog.core.errors import InvalidRequest, OutboxNotInitialized, OutboxVersionMismatch
+from raylog.base.errors import InvalidRequest, OutboxNotInitialized, OutboxVersionMismatch
 from raylog.outbox.engines import begin
 
 VERSION: Final = 1

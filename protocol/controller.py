@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.features import FIRST_LEVEL
+from raylog.base.features import FIRST_LEVEL
 from raylog.protocol.broker import BROKER, METADATA
 from raylog.protocol.message import Empty, Int16, Int32, Int64, Message
 from raylog.protocol.method import CLUSTER, Endpoint, Method

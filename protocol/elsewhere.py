@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from raylog.core.errors import ConnectionFailed, InvalidRequest, RaylogError
+from raylog.base.errors import ConnectionFailed, InvalidRequest, RaylogError
 
 _known: Final[set[str]] = set()
 """The methods of all kinds of endpoints."""

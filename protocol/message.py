@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar, Union, g
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 
 MessageT = TypeVar("MessageT")
 

@@ -9,11 +9,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest, UnknownServerError
-from raylog.core.features import FIRST_LEVEL
+from raylog.base.access import Role
+from raylog.base.errors import InvalidRequest, UnknownServerError
+from raylog.base.features import FIRST_LEVEL
 from raylog.protocol.elsewhere import unknown_method
 from raylog.protocol.message import Message, read, read_encoded
-from raylog.rpc.auth.credentials import Role
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")

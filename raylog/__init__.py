@@ -26,37 +26,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from raylog import data, errors, outbox, spark
-    from raylog.client.admin.admin import Admin, AsyncAdmin
-    from raylog.client.admin.descriptions import TopicDescription
-    from raylog.client.admin.schedules import ScheduleOutcome
-    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
-    from raylog.client.consumer.consumer import AsyncConsumer, Consumer
-    from raylog.client.consumer.listener import RebalanceListener
-    from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
-    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
-    from raylog.client.halves.producer import (
-        AsyncHalfMessage,
-        AsyncHalfMessageProducer,
-        HalfMessage,
-        HalfMessageProducer,
-    )
-    from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
-    from raylog.client.producer.futures import SendFuture
-    from raylog.client.producer.producer import AsyncProducer, Producer
-    from raylog.client.queues.config import QueueConsumerConfig
-    from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
-    from raylog.client.ranges.tables import read
-    from raylog.client.types import (
-        ConsumerGroupMetadata,
-        EpochEndOffset,
-        OffsetAndMetadata,
-        OffsetAndTimestamp,
-        PreparedTxnState,
-        Record,
-        RecordMetadata,
-    )
-    from raylog.client.workers.pool import WorkerPool
-    from raylog.core.errors import (
+    from raylog.base.errors import (
         AssignorFailed,
         AuthenticationFailed,
         BrokerIdNotRegistered,
@@ -171,7 +141,37 @@ if TYPE_CHECKING:
         UnsupportedVersion,
         WrongVersions,
     )
-    from raylog.core.ids import TopicPartition
+    from raylog.base.ids import TopicPartition
+    from raylog.client.admin.admin import Admin, AsyncAdmin
+    from raylog.client.admin.descriptions import TopicDescription
+    from raylog.client.admin.schedules import ScheduleOutcome
+    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+    from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+    from raylog.client.consumer.listener import RebalanceListener
+    from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
+    from raylog.client.halves.producer import (
+        AsyncHalfMessage,
+        AsyncHalfMessageProducer,
+        HalfMessage,
+        HalfMessageProducer,
+    )
+    from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+    from raylog.client.producer.futures import SendFuture
+    from raylog.client.producer.producer import AsyncProducer, Producer
+    from raylog.client.queues.config import QueueConsumerConfig
+    from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
+    from raylog.client.ranges.tables import read
+    from raylog.client.types import (
+        ConsumerGroupMetadata,
+        EpochEndOffset,
+        OffsetAndMetadata,
+        OffsetAndTimestamp,
+        PreparedTxnState,
+        Record,
+        RecordMetadata,
+    )
+    from raylog.client.workers.pool import WorkerPool
     from raylog.launch.cluster import Cluster, connect, start
 
 __version__ = "0.2.0"
@@ -214,7 +214,7 @@ _HOMES: dict[str, tuple[str, ...]] = {
         "RecordMetadata",
     ),
     "raylog.client.workers.pool": ("WorkerPool",),
-    "raylog.core.ids": ("TopicPartition",),
+    "raylog.base.ids": ("TopicPartition",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -400,7 +400,7 @@ def _load(name: str) -> object:
     elif name in _HOME_OF:
         value = getattr(import_module(_HOME_OF[name]), name)
     elif name in __all__:
-        value = getattr(import_module("raylog.core.errors"), name)  # all the rest are errors
+        value = getattr(import_module("raylog.base.errors"), name)  # all the rest are errors
     else:
         raise AttributeError(f"module 'raylog' has no attribute {name!r}")
     globals()[name] = value

@@ -23,13 +23,13 @@ from typing import Any, Final
 import msgspec
 from ray.serve.schema import TaskProcessorAdapter, TaskProcessorConfig, TaskResult
 
+from raylog.base.errors import InvalidConfig, RaylogError, TopicAlreadyExists, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer, QueueMessage, Reject
-from raylog.core.errors import InvalidConfig, RaylogError, TopicAlreadyExists, did_you_mean
-from raylog.core.ids import TopicPartition
 
 PENDING: Final = "PENDING"
 SUCCESS: Final = "SUCCESS"

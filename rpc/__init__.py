@@ -1,6 +1,7 @@
 """Framed msgpack calls over TCP, authenticated by the cluster's secret, in both directions of a connection."""
 
-from raylog.rpc.auth.credentials import Credentials, Role, Secret
+from raylog.base.access import Role
+from raylog.rpc.auth.credentials import Credentials, Secret
 from raylog.rpc.auth.permissions import Permissions
 from raylog.rpc.auth.tls import client_context, server_context, tls_is_on
 from raylog.rpc.auth.tokens import Grant, Token, TopicGrant, mint

@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownServerError
+from raylog.base.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownServerError
 from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
     NO_PAYLOAD,

@@ -9,7 +9,7 @@ import asyncio
 import secrets
 import ssl
 
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.rpc.auth.credentials import Secret, to_dial
 from raylog.rpc.auth.handshake import NONCE_BYTES, ClientHandshake
 from raylog.rpc.connection import Connection

@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
-from raylog.core.errors import (
+from raylog.base.access import Role
+from raylog.base.errors import (
     AuthenticationFailed,
     ClusterAuthorizationFailed,
     ConnectionFailed,
@@ -22,7 +23,6 @@ from raylog.core.errors import (
     ThrottlingQuotaExceeded,
     UnknownServerError,
 )
-from raylog.rpc.auth.credentials import Role
 from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
 from raylog.rpc.auth.permissions import Permissions, token_expired
 from raylog.rpc.calls import Caller, PendingCalls

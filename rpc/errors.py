@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import AuthenticationFailed, RecordTooLarge, ThrottlingQuotaExceeded
+from raylog.base.errors import AuthenticationFailed, RecordTooLarge, ThrottlingQuotaExceeded
 
 
 class TooManyPendingCalls(ThrottlingQuotaExceeded):

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest, RaylogError, from_code
+from raylog.base.errors import InvalidRequest, RaylogError, from_code
 from raylog.rpc.errors import FrameTooLarge
 
 REQUEST, REPLY, ERROR, NOTIFICATION = 0, 1, 2, 3

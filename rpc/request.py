@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Container
 from typing import Any, Protocol, TypeAlias
 
-from raylog.core.errors import InvalidRequest, RaylogError, UnknownServerError
+from raylog.base.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 from raylog.rpc.host.occasional import OccasionalDefects

@@ -9,12 +9,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from raylog.base.errors import InvalidConfig, did_you_mean
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, load
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
 from raylog.client.ranges.planning import RangesWanted, read_credentials
 from raylog.client.ranges.reading import RangeReading
-from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
 LATENESS = "raylog.timestampLatenessMs"

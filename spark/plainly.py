@@ -13,7 +13,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 
 C = TypeVar("C", bound=type)
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from raylog.base.errors import RaylogError, SparkStartFailed
 from raylog.client.cluster.lasting_thread import in_lasting_thread
-from raylog.core.errors import RaylogError, SparkStartFailed
 from raylog.spark import java
 from raylog.spark.driver import DriverJvm, end_jvm
 from raylog.spark.progress import Progress

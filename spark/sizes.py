@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raylog.core.errors import InvalidConfig, SparkStartFailed
+from raylog.base.errors import InvalidConfig, SparkStartFailed
 
 MIB = 2**20
 CORES_MAX = 4

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
 from raylog.spark.plainly import plainly

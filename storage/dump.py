@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header

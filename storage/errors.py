@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     CorruptMessage,
     DataDirectoryError,
     InvalidRecord,

@@ -27,11 +27,11 @@ from unittest import mock
 import msgspec
 
 import raylog
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.ids import TopicPartition
 from raylog.protocol.documents.registry import methods
 from raylog.rpc import calls
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header

@@ -28,11 +28,10 @@ from raylog.actors.listening import KEPT_FILE, keep_settings, kept_values, open_
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
+from raylog.actors.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import listen, secrets_for_clients
-from raylog.core.config import ClusterConfig, TopicConfig
-from raylog.core.controller.coordinators import topic_behind
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ConnectionFailed,
     CoordinatorNotAvailable,
@@ -41,8 +40,10 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnsupportedVersion,
 )
-from raylog.core.features import SUPPORTED
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.base.features import SUPPORTED
+from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId
+from raylog.core.config import ClusterConfig, TopicConfig
+from raylog.core.controller.coordinators import topic_behind
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.metadata.touched import Touched
@@ -68,7 +69,6 @@ from raylog.protocol.controller import (
     RegisterBrokerRequest,
 )
 from raylog.protocol.notifications import BROKER_SESSION, MetadataUpdate
-from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import LEADER_METHODS
 from raylog.rpc import Connection, Grant, Request, TooManyPendingCalls
 from raylog.storage.batch.header import LASTING_PRODUCERS, claims_of

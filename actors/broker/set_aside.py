@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from raylog.actors.clock import wall_ms
-from raylog.core.errors import DataDirectoryError, RaylogError
+from raylog.base.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree, sync_folder
@@ -100,7 +100,7 @@ def clear_replaced(directory: Path, deleted: Container[str]) -> None:
 def remove_partition_folder(folder: Path, topic_id: str) -> None:
     """Remove the folder of a deleted partition durably, unless another topic of the same name has it by now.
 
-    Waits for a replica that is ending. Raises :class:`raylog.core.errors.DataDirectoryError` when that takes too long.
+    Waits for a replica that is ending. Raises :class:`raylog.base.errors.DataDirectoryError` when that takes too long.
     """
     if exists(folder) and topic_id_of(folder) != topic_id:
         return

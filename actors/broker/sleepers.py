@@ -16,9 +16,9 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink
 from raylog.actors.request_table import RequestTable
 from raylog.actors.timer import TickTimer
+from raylog.base.errors import RaylogError
+from raylog.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from raylog.core.config import ClusterConfig
-from raylog.core.errors import RaylogError
-from raylog.core.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.sleeping import events as ev
 from raylog.core.sleeping.machine import SleepersMachine

@@ -21,7 +21,7 @@ from raylog.actors.broker.wanted import WantedReplicas, holds, replica_named
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import partition_of_replica, replica_name
 from raylog.actors.settings import REPLICA_KEYS
-from raylog.core.ids import BrokerId, Incarnation, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.touched import Touched
 from raylog.storage.directory import parse_partition_folder, partition_folder

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
 from raylog.actors.naming import partition_of_replica, replica_name
 from raylog.actors.settings import catch_up_rate
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, ReplicaPlace

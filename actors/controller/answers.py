@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.core.config import ClusterConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.controller.voters import voters_max
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.errors import UnknownTopicOrPartition
 from raylog.core.metadata.image import BrokerImage, MetadataImage, TopicImage
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.broker import MetadataBroker, MetadataPartition, MetadataReplica, MetadataReply, MetadataTopic

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, Protocol
 
 from raylog.actors.request_table import RequestT
-from raylog.core.errors import NotController
+from raylog.base.errors import NotController
 
 HELD_MS: Final = 5_000
 """How long an answer waits; its requester does not wait longer either."""

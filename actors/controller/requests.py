@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from raylog.actors.derived_events import DerivedEvent, table_of
+from raylog.base.features import LevelRange
+from raylog.base.ids import TopicPartition
 from raylog.core.controller import events as ev
-from raylog.core.features import LevelRange
-from raylog.core.ids import TopicPartition
 from raylog.protocol import admin, controller
 from raylog.protocol.message import Message
 

@@ -12,10 +12,10 @@ from typing import Generic, Protocol
 from raylog.actors.controller.confirmed import ConfirmedAnswers, QuestionedLog
 from raylog.actors.request_table import RequestT, RequestTable
 from raylog.actors.runner import Runner
+from raylog.base.ids import ControllerEpoch
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.decision import Refuse, Reply
-from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.protocol.message import Message

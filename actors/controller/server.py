@@ -23,14 +23,15 @@ from raylog.actors.controller.runner import ControllerRunner
 from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
 from raylog.actors.metrics.process import usage_of
+from raylog.actors.permissions import permissions
 from raylog.actors.settings import controller_settings
 from raylog.actors.transport import listen, secrets_for_clients
+from raylog.base.errors import InconsistentClusterId, NotController
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.controller import events as ctl
 from raylog.core.controller.cluster_config import config_at_start
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import BrokerMember
-from raylog.core.errors import InconsistentClusterId, NotController
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges
@@ -43,7 +44,6 @@ from raylog.protocol.controller import (
     SessionHeartbeatRequest,
 )
 from raylog.protocol.message import Message
-from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request, RequestConnection
 
 logger = logging.getLogger(__name__)

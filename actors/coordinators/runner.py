@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from raylog.actors.answering import spoiled
 from raylog.actors.request_table import Answerable, RequestTable
 from raylog.actors.runner import Runner
+from raylog.base.errors import NotCoordinator, RaylogError, RecordTooLarge
 from raylog.core.coordinators.events import (
     AppendRecords,
     ProposeSleep,
@@ -24,7 +25,6 @@ from raylog.core.coordinators.events import (
 )
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import NotCoordinator, RaylogError, RecordTooLarge
 from raylog.core.outbox import Outbox
 from raylog.rpc import Grant
 

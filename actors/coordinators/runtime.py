@@ -17,8 +17,8 @@ from typing import Final, Generic, Protocol, TypeVar
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.coordinators.stored_rows import EncodedRow, StoredRows
-from raylog.core.errors import CoordinatorLoadInProgress, RaylogError
-from raylog.core.invariants import InvariantBroken
+from raylog.base.errors import CoordinatorLoadInProgress, RaylogError
+from raylog.base.invariants import InvariantBroken
 from raylog.rpc import Request
 from raylog.storage.batch.compression import Buffer
 

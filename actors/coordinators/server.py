@@ -22,9 +22,10 @@ from raylog.actors.coordinators.runtime import RunnerT, StateRuntime
 from raylog.actors.coordinators.state_log import Incarnation, StateLog
 from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows, encoded_row
 from raylog.actors.listening import open_endpoint
+from raylog.actors.permissions import permissions
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
-from raylog.core.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
+from raylog.base.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
     SLEEP_COORDINATOR,
@@ -33,7 +34,6 @@ from raylog.protocol.controller import (
 )
 from raylog.protocol.method import Endpoint
 from raylog.protocol.notifications import COORDINATOR_SESSION, ClusterConfigUpdate, FallAsleep
-from raylog.protocol.permissions import permissions
 from raylog.rpc import Connection, Request
 
 logger = logging.getLogger(__name__)

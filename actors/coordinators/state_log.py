@@ -16,10 +16,10 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.coordinators.stored_rows import EncodedRow, encode_rows, encoded_row
 from raylog.actors.transport import dial
+from raylog.base.errors import RaylogError, RequestTimedOut
+from raylog.base.ids import EARLIEST
 from raylog.core.config import TopicConfig
 from raylog.core.coordinators.share import KeyShare
-from raylog.core.errors import RaylogError, RequestTimedOut
-from raylog.core.ids import EARLIEST
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.compression import Buffer
@@ -113,7 +113,7 @@ class StateLog:
         """Append rows as one batch on all in-sync replicas; returns the offset of the first one.
 
         Together, several rows may not exceed ``rows_bytes_max``: the leader would refuse them. Raises
-        :class:`raylog.core.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
+        :class:`raylog.base.errors.InvalidProducerEpoch` when a newer coordinator has taken over, and
         :class:`RequestTimedOut` when the outcome is not known at the deadline.
         """
         return await self._append(rows, APPEND_TIMEOUT_S)

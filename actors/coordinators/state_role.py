@@ -16,9 +16,9 @@ from raylog.actors.coordinators.runtime import RunnerT, StateRuntime
 from raylog.actors.coordinators.stored_rows import EachRow, EncodedRow, StoredRows, encode_rows, encoded_row
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
+from raylog.base.errors import NotLeaderOrFollower, RaylogError
+from raylog.base.ids import LATEST
 from raylog.core.config import TopicConfig
-from raylog.core.errors import NotLeaderOrFollower, RaylogError
-from raylog.core.ids import LATEST
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)

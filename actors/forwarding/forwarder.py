@@ -14,7 +14,7 @@ from raylog.actors.forwarding.pieces import Held, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     ForwarderFenced,
     LeaderNotAvailable,

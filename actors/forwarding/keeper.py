@@ -10,7 +10,7 @@ from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows
 from raylog.actors.forwarding.redrives import Redrives
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.local import LocalRequest
-from raylog.core.errors import CoordinatorNotAvailable, RaylogError
+from raylog.base.errors import CoordinatorNotAvailable, RaylogError
 from raylog.core.forwarding import states as fs
 from raylog.core.forwarding.redrives import Outcome
 from raylog.core.forwarding.states import ForwarderStates

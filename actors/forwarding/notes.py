@@ -9,7 +9,7 @@ import msgspec
 from raylog.actors.forwarding.places import Place
 from raylog.actors.naming import FORWARDING_TOPIC
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import UnsupportedVersion
+from raylog.base.errors import UnsupportedVersion
 from raylog.core.forwarding.note import Note
 from raylog.protocol.forwarding import LOAD_FORWARDER, SAVE_FORWARDER, LoadForwarderRequest, SaveForwarderRequest
 

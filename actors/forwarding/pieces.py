@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from raylog.base.errors import RaylogError
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
-from raylog.core.errors import RaylogError
 from raylog.core.forwarding.events import Parcel, Piece
 from raylog.core.forwarding.note import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule

@@ -11,10 +11,10 @@ from typing import Final, Protocol
 from raylog.actors.coordinators.state_role import until_committed
 from raylog.actors.naming import INTERNAL_PREFIX
 from raylog.actors.roles.host import RoleHost
+from raylog.base.errors import LeaderNotAvailable, UnknownTopicOrPartition
+from raylog.base.ids import EARLIEST, LATEST
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
-from raylog.core.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.core.forwarding.note import Route
-from raylog.core.ids import EARLIEST, LATEST
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.replica import LIST_OFFSETS, FetchReply, ListOffsetsRequest
 

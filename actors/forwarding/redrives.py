@@ -17,7 +17,7 @@ from raylog.actors.forwarding.notes import decode_note, encode_note
 from raylog.actors.forwarding.places import OtherSource, Place
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.time_of_day import TimeOfDay
-from raylog.core.errors import UnknownTopicOrPartition
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.core.forwarding.machine import ForwarderSettings
 from raylog.core.forwarding.note import Note
 from raylog.core.forwarding.redrives import CANCELLING, Outcome, Redrive

@@ -9,10 +9,10 @@ from typing import Final, Protocol
 
 from raylog.actors.coordinators.runner import CoordinatorRequest
 from raylog.actors.derived_events import DerivedEvent, table_of
+from raylog.actors.permissions import sees_offset
 from raylog.core.groups import events as ev
 from raylog.protocol import groups
 from raylog.protocol.message import Message
-from raylog.protocol.permissions import sees_offset
 
 
 class GroupRequest(CoordinatorRequest, Protocol):

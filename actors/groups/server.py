@@ -20,7 +20,7 @@ from raylog.actors.groups.runner import GroupCoordinatorRunner
 from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import group_settings
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
 from raylog.protocol.broker import METADATA, MetadataRequest

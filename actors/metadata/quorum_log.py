@@ -18,8 +18,8 @@ from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.metadata.quorum_runner import Answered, QuorumRunner
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.actors.transport import dial
-from raylog.core.errors import ConnectionFailed, NotController, RaylogError, RequestTimedOut
-from raylog.core.ids import ControllerEpoch
+from raylog.base.errors import ConnectionFailed, NotController, RaylogError, RequestTimedOut
+from raylog.base.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.quorum import Proposer, ProposerSettings

@@ -18,8 +18,8 @@ from raylog.actors.metadata.batches import Batch, split
 from raylog.actors.metadata.codec import encoded, image_of
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.actors.runner import Runner
-from raylog.core.errors import DataDirectoryError, NotController
-from raylog.core.invariants import InvariantBroken
+from raylog.base.errors import DataDirectoryError, NotController
+from raylog.base.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, VotersEntered
 from raylog.core.outbox import Outbox

@@ -35,7 +35,7 @@ from raylog.actors.metadata.voter_files import (
     restart_log,
 )
 from raylog.actors.metadata.voter_runner import Answer, Order, VoterRunner
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
 from raylog.protocol.message import Message

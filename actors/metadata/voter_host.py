@@ -20,8 +20,8 @@ from typing import Final, TypeVar
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metadata.voter import Voter, order_of
 from raylog.actors.metadata.voter_runner import Answer, Order
-from raylog.core.errors import KafkaStorageError, NotController, RaylogError
-from raylog.core.invariants import InvariantBroken
+from raylog.base.errors import KafkaStorageError, NotController, RaylogError
+from raylog.base.invariants import InvariantBroken
 from raylog.protocol.message import Message
 from raylog.rpc import Request
 

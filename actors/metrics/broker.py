@@ -13,8 +13,8 @@ from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import wall_ms
 from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
 from raylog.actors.metrics.process import damaged_count, disk_figures, usage_of
+from raylog.base.ids import TopicPartition
 from raylog.core.config import ClusterConfig
-from raylog.core.ids import TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges

@@ -17,8 +17,8 @@ from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import reading_from_wire
 from raylog.actors.naming import replica_name
 from raylog.actors.transport import dial
-from raylog.core.errors import RaylogError
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.errors import RaylogError
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.cleaning import cleaner_from_wire
 from raylog.core.metrics.families import ReplicaFigures

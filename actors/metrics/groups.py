@@ -13,7 +13,7 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.collector import Endpoint, Inquiries
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.core.metadata.image import Coordinator, MetadataImage
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import process_families, unreadable_family

@@ -24,8 +24,8 @@ from raylog.actors.metrics.groups import GroupFigures
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
 from raylog.actors.metrics.overview import Overview
 from raylog.actors.metrics.transactions import transaction_metrics
+from raylog.base.errors import RaylogError
 from raylog.core.config import ClusterConfig
-from raylog.core.errors import RaylogError
 from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
 from raylog.core.metrics.families import active_controller
 

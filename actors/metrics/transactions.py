@@ -6,7 +6,7 @@ import logging
 
 from raylog.actors.metrics.collector import Inquiries
 from raylog.actors.metrics.groups import PROCESS
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.families import process_families, unreadable_family

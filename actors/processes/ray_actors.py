@@ -44,7 +44,7 @@ from raylog.actors.processes.ray_support import (
     ray_logs,
 )
 from raylog.actors.titles import broker_title, wear
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
 

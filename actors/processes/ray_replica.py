@@ -24,7 +24,7 @@ from raylog.actors.processes.spare_roles import name_of, read_role
 from raylog.actors.replica.dozing import doze_until_called
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.titles import replica_titles, wear
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.rpc.host.malloc import keep_freed_memory
 
 keep_unused_out()

@@ -17,7 +17,7 @@ import ray
 
 from raylog.actors.naming import CONTROLLER
 from raylog.actors.processes.ray_support import FIND_TIMEOUT_S, answer, handle_of, listed_names
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from raylog.rpc import Credentials, Secret
 from raylog.rpc.auth.credentials import to_listen
 from raylog.rpc.auth.secret_files import CLUSTER_FILE, SecretFileError, SecretFiles, copy_secrets

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raylog.actors.naming import CONTROLLER, MAKER_PREFIX, NAMESPACE
 from raylog.actors.processes.restart_notes import RestartNotes
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 
 logger = logging.getLogger(__name__)
 

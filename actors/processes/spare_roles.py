@@ -16,7 +16,7 @@ from typing import Any, Final
 from raylog.actors import notes
 from raylog.actors.actor_specs import ReplicaSpec, SpareSpec
 from raylog.actors.naming import NAMESPACE, SPARE_PREFIX, replica_name
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from raylog.rpc import Secret
 
 ROLES_FOLDER: Final = "roles"

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from raylog.actors.queues.reading import Chunk, LogReader
 from raylog.actors.roles.host import RoleHost
+from raylog.base.errors import CorruptMessage, RaylogError
 from raylog.core.dead_letters import Header
-from raylog.core.errors import CorruptMessage, RaylogError
 
 logger = logging.getLogger(__name__)
 

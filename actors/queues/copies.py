@@ -11,16 +11,16 @@ from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import create_as_source, source_of
 from raylog.actors.queues.letters import LIMIT, PAUSE_MAX_S, PAUSE_S, limit_for_copies
 from raylog.actors.roles.host import RoleHost
-from raylog.core.dead_letters import Header
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     LeaderNotAvailable,
     RaylogError,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
+from raylog.base.ids import TopicIdPartition
+from raylog.core.dead_letters import Header
 from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
-from raylog.core.ids import TopicIdPartition
 from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, retry_topic, timestamp_header, without

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import InvalidReplicationFactor, TopicAlreadyExists
+from raylog.base.errors import InvalidReplicationFactor, TopicAlreadyExists
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.protocol.broker import MetadataTopic
 

@@ -12,7 +12,7 @@ from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.coordinators.state_role import StateRole
 from raylog.actors.coordinators.stored_rows import EncodedRow
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.queues import keeper as kp
 from raylog.core.queues.keeper import KeeperMachine, QueueKey
 from raylog.core.queues.records import QueueChange

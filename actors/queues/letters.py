@@ -10,16 +10,16 @@ from typing import Final, Protocol
 from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import CLUSTER_DEFAULT, create_as_source, source_of
 from raylog.actors.roles.host import RoleHost
-from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason, dead_headers, may_hop
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     NotLeaderOrFollower,
     RaylogError,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
+from raylog.base.ids import TopicIdPartition
+from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason, dead_headers, may_hop
 from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
-from raylog.core.ids import TopicIdPartition
 from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, without

@@ -19,9 +19,9 @@ from raylog.actors.queues.store import FENCED, ShareStates
 from raylog.actors.request_table import RequestTable
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.runner import Runner
+from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownMemberId
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownMemberId
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, joined, range_bytes

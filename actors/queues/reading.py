@@ -15,8 +15,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import OffsetOutOfRange, RaylogError
-from raylog.core.ids import EARLIEST, LATEST
+from raylog.base.errors import OffsetOutOfRange, RaylogError
+from raylog.base.ids import EARLIEST, LATEST
 from raylog.core.queues.archiving.origins import Origin
 from raylog.protocol.replica import READ_COMMITTED, AbortedTxn
 from raylog.storage.batch.header import BatchHeader, iter_headers

@@ -16,15 +16,15 @@ from raylog.actors.queues.store import ShareStates
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidGroupId,
     LimitReached,
     NotLeaderOrFollower,
     RaylogError,
     UnknownMemberId,
 )
+from raylog.base.ids import EARLIEST, LATEST
 from raylog.core.forwarding.queued import check_queue
-from raylog.core.ids import EARLIEST, LATEST
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
 from raylog.rpc import Request

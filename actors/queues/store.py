@@ -10,14 +10,14 @@ from typing import Final
 
 from raylog.actors.naming import SHARE_STATE_TOPIC
 from raylog.actors.roles.host import RoleHost
-from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
     LeaderNotAvailable,
     RaylogError,
     UnknownTopicOrPartition,
 )
+from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.queues.records import QueueChange
 from raylog.protocol.admin import EnsureInternalTopicReply
 from raylog.protocol.method import Method, ReplyT, RequestT

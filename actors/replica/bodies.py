@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from raylog.actors.answering import defects
-from raylog.core.errors import RaylogError, UnknownServerError
+from raylog.base.errors import RaylogError, UnknownServerError
 from raylog.protocol.replica import ProduceRequest
 from raylog.rpc import Request
 from raylog.storage.batch.compression import Buffer

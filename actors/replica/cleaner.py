@@ -16,7 +16,7 @@ from typing import Final
 
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.settings import CleanerPace
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
 from raylog.storage.errors import LogDamaged, TooManyToClean

@@ -18,8 +18,8 @@ from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
-from raylog.core.errors import RaylogError, UnknownServerError
-from raylog.core.ids import MAX_TIMESTAMP, Offset
+from raylog.base.errors import RaylogError, UnknownServerError
+from raylog.base.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication.damage import DamageFound
 from raylog.core.replication.events import Effect, Event

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import RaylogError
-from raylog.core.ids import Offset, TopicPartition
+from raylog.base.errors import RaylogError
+from raylog.base.ids import Offset, TopicPartition
 from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.files import read_text, write_atomically

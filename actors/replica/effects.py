@@ -18,8 +18,8 @@ from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPort
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.settings import FlushPolicy
-from raylog.core.errors import RaylogError, UnknownServerError
-from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
+from raylog.base.errors import RaylogError, UnknownServerError
+from raylog.base.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.replication import events as ev
 from raylog.core.replication.damage import RebuildLog
 from raylog.core.replication.log import LogCut, LogSummary

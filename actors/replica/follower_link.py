@@ -8,8 +8,8 @@ from functools import partial
 from typing import Final
 
 from raylog.actors.transport import dial
-from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut
-from raylog.core.ids import NO_EPOCH
+from raylog.base.errors import ConnectionFailed, RaylogError, RequestTimedOut
+from raylog.base.ids import NO_EPOCH
 from raylog.core.replication.events import SendFetch
 from raylog.protocol.replica import REPLICA_FETCH, ReplicaFetchRequest
 from raylog.rpc import Connection, Reply, Secret

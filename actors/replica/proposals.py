@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica.ports import Log
-from raylog.core.ids import Incarnation
+from raylog.base.ids import Incarnation
 from raylog.core.partition import SleepPoint
 from raylog.core.replication import events as ev
 from raylog.protocol.controller import AlterPartitionRequest, IsrMember, SleepPartitionRequest

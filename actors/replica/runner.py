@@ -30,8 +30,8 @@ from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy, Paces
-from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.base.errors import InvalidRequest, RaylogError
+from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev

@@ -19,7 +19,7 @@ from typing import Final
 from raylog.actors.clock import since_boot_ms
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.settings import ScrubPace
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.metrics.scrubbing import ScrubFigures
 from raylog.storage.errors import LogDamaged
 from raylog.storage.folder_lock import FolderLock

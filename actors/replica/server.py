@@ -20,6 +20,7 @@ from raylog.actors.flusher import Flusher
 from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
+from raylog.actors.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.actors.replica.bodies import BodyOpener
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.damage import give_up
@@ -48,9 +49,9 @@ from raylog.actors.settings import (
 )
 from raylog.actors.timer import TickTimer
 from raylog.actors.transport import listen
+from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
+from raylog.base.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.config import TopicConfig
-from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.queues.archiving.origins import OF as RETRY_OF
 from raylog.core.replication import events as ev
@@ -65,7 +66,6 @@ from raylog.protocol.controller import (
     ResignLeaderRequest,
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
-from raylog.protocol.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ProduceRequest, ReplicaMetricsRequest, ReplicaStatusRequest
 from raylog.rpc import Connection, Permissions, Reply, Request
 from raylog.storage.batch.header import claims_of, end_offset, is_plain

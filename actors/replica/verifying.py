@@ -14,7 +14,7 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.routes import Route, Routes
-from raylog.core.errors import ConcurrentTransactions, RaylogError
+from raylog.base.errors import ConcurrentTransactions, RaylogError
 from raylog.core.replication.events import TxnClaim, VerifyTransaction
 from raylog.protocol.transactions import VERIFY_TRANSACTION, VerifyTransactionRequest
 from raylog.rpc import Secret

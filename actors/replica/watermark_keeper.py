@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.storage.log.kept_watermark import KeptWatermark
 
 logger = logging.getLogger(__name__)

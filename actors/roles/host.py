@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol, TypeVar
 from raylog.actors.clock import monotonic_ms, wall_ms
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.targets import Targets
-from raylog.core.errors import NotLeaderOrFollower
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import NotLeaderOrFollower
+from raylog.base.ids import TopicPartition
 from raylog.protocol.admin import (
     DESCRIBE_CLUSTER,
     ENSURE_INTERNAL_TOPIC,

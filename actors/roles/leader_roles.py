@@ -12,8 +12,8 @@ from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.targets import Targets
 from raylog.actors.routes import Routes
-from raylog.core.errors import NotLeaderOrFollower
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import NotLeaderOrFollower
+from raylog.base.ids import TopicPartition
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.message import Message
 from raylog.rpc import Request

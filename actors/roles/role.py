@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.protocol.message import Message
 from raylog.rpc import Request
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.routes import Route, Routes, TopicPlace
-from raylog.core.errors import NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
+from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownTopicOrPartition
 from raylog.protocol.broker import CLOCK, ClockRequest
 from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchPartition, OffsetFetchRequest
 from raylog.protocol.method import Method, ReplyT, RequestT

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from raylog.actors.roles.host import RoleHost
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.scheduling.clock import STEP_MS, OwnerClock, agreed_ms
 
 logger = logging.getLogger(__name__)

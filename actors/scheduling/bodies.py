@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import Copy, copies_of
+from raylog.base.errors import InvalidRecord
 from raylog.core.dead_letters import Cause, Reason, dead_headers
-from raylog.core.errors import InvalidRecord
 from raylog.core.lane import SEQUENCES
 from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.archiving.origins import without as without_origin

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raylog.core.errors import UnsupportedVersion
+from raylog.base.errors import UnsupportedVersion
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, Row, from_wire, to_wire
 from raylog.storage.errors import CorruptBatch
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from raylog.core.errors import DelayTooLong, InvalidRecord
+from raylog.base.errors import DelayTooLong, InvalidRecord
 from raylog.core.scheduling.envelope import ID_HEADER, SCHEDULE_ID_MAX, Envelope, HalfId, HalfName, Header, shape_of
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.storage.batch.header import BatchHeader

@@ -16,9 +16,9 @@ from raylog.actors.roles.late import LateWarnings
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Facts, Placing
+from raylog.base.errors import DuplicateSequence, InvalidRecord, RaylogError, RecordTooLarge
+from raylog.base.ids import TopicIdPartition
 from raylog.core.dead_letters import Reason
-from raylog.core.errors import DuplicateSequence, InvalidRecord, RaylogError, RecordTooLarge
-from raylog.core.ids import TopicIdPartition
 from raylog.core.lane import Trouble, trouble_of
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import is_internal

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.bodies import Bodies, envelope_of
-from raylog.core.errors import CoordinatorLoadInProgress, InvalidRequest, RaylogError
+from raylog.base.errors import CoordinatorLoadInProgress, InvalidRequest, RaylogError
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.envelope import without
 from raylog.core.scheduling.halves import Half, HalfPolicy, Standing, Unresolved

@@ -10,13 +10,14 @@ import heapq
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol
 
+from raylog.actors.permissions import lacks_schedule
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
 from raylog.actors.scheduling.bodies import envelope_of
 from raylog.actors.scheduling.checks import Checked, check_batch
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     DelayTooLong,
     HalfMessageDecided,
@@ -33,7 +34,6 @@ from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.halves import ListHalvesRequest
 from raylog.protocol.message import Message
-from raylog.protocol.permissions import lacks_schedule
 from raylog.protocol.replica import ProduceReply
 from raylog.protocol.scheduling import (
     CancelScheduledReply,

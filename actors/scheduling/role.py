@@ -28,11 +28,11 @@ from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
 from raylog.actors.scheduling.rows import Copy, encode_row, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
-from raylog.core.errors import (
+from raylog.base.errors import (
     NotLeaderOrFollower,
     RaylogError,
 )
-from raylog.core.ids import MAX_TIMESTAMP
+from raylog.base.ids import MAX_TIMESTAMP
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, Relocated, Row

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from raylog.core.errors import UnsupportedVersion
+from raylog.base.errors import UnsupportedVersion
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from raylog.actors.routes import Routes
-from raylog.core.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
+from raylog.base.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.records import TxnPartition
 from raylog.protocol.groups import END_TXN_OFFSETS, EndTxnOffsetsRequest

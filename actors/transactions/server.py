@@ -23,7 +23,7 @@ from raylog.actors.routes import Routes
 from raylog.actors.settings import transaction_settings
 from raylog.actors.transactions.markers import MarkerSender, Participant
 from raylog.actors.transactions.runner import TransactionRunner
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.settings import TxnSettings

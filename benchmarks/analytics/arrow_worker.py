@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.analytics.workers import Phase, Task, serve
 from benchmarks.job import Outcome
+from raylog.base.ids import EARLIEST, LATEST
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.offsets import OffsetSpec
 from raylog.client.ranges.planning import RangesWanted, plan_read
@@ -19,7 +20,6 @@ from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
 from raylog.client.runtime import shared
-from raylog.core.ids import EARLIEST, LATEST
 from raylog.storage.batch.times import TimeBounds
 
 CALL_TIMEOUT_S = 60.0

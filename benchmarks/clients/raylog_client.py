@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from benchmarks.clients.base import Polling
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import AsyncProducer, Producer
-from raylog.core.ids import TopicPartition
 
 POLL_RECORDS = 1_000
 NUMBER = struct.Struct(">Q")

@@ -20,7 +20,7 @@ from benchmarks.delays import pending, together
 from benchmarks.options import Parser, one_of
 from benchmarks.report.stats import percentile
 from benchmarks.scratch import three_brokers
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 CASES = ("rate", "burst", "together", "pending")
 TOPIC = "due"

@@ -8,7 +8,7 @@ from typing import Any
 
 import raylog
 from benchmarks.report.stats import percentile
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 WAIT_S = 60.0
 """For the last of a round."""

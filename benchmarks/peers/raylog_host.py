@@ -23,7 +23,7 @@ import raylog
 from benchmarks.children import answering
 from raylog.actors.naming import SPARE_PREFIX
 from raylog.actors.processes.ray_support import find_actor
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.launch.cluster import Cluster
 
 CALL_TIMEOUT_S = 30.0

@@ -13,6 +13,18 @@ from typing import Any, Self, Unpack
 
 import msgspec
 
+from raylog.base.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    RaylogError,
+    RequestTimedOut,
+    StillStarting,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    did_you_mean,
+    from_code,
+)
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.descriptions import (
     ClusterDescription,
     ConfigEntry,
@@ -41,18 +53,6 @@ from raylog.client.keywords import AdminKeywords
 from raylog.client.progress import Progress, Say
 from raylog.client.runtime import SynchronousClient, blocking
 from raylog.client.tasks import Ending, outcomes, side_by_side
-from raylog.core.errors import (
-    InvalidConfig,
-    InvalidPartitions,
-    RaylogError,
-    RequestTimedOut,
-    StillStarting,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    did_you_mean,
-    from_code,
-)
-from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import (
     ALTER_CLUSTER_CONFIG,
     ALTER_TOPIC_CONFIG,

@@ -12,7 +12,7 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.ids import BrokerId, TopicPartition
 
 Layout = Mapping[TopicPartition, Sequence[BrokerId]]
 """The replicas of each partition, preferred leader first."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.metadata import BrokerInfo, PartitionInfo, TopicInfo
-from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import DescribeClusterReply
 
 __all__ = [

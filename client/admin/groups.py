@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from raylog.base.errors import GroupSubscribedToTopic, RaylogError, from_code
+from raylog.base.ids import LATEST, TopicPartition
 from raylog.client.admin.descriptions import (
     GroupDescription,
     GroupListing,
@@ -27,9 +29,7 @@ from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.tasks import outcomes
 from raylog.client.types import OffsetAndMetadata
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.errors import GroupSubscribedToTopic, RaylogError, from_code
 from raylog.core.groups.states import named_states, named_types
-from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.groups import (
     DELETE_GROUP,
     DESCRIBE_GROUP,

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.base.errors import OffsetOutOfRange, RaylogError, UnknownServerError
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.tasks import side_by_side
-from raylog.core.errors import OffsetOutOfRange, RaylogError, UnknownServerError
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.replica import FETCH, READ_UNCOMMITTED, FetchRequest
 from raylog.rpc.framing import Buffer
 from raylog.storage.batch.header import DELETE_HORIZON_BIT, TIMESTAMP_TYPE_BIT, iter_headers

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raylog.base.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, did_you_mean
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.errors import GroupIdNotFound, InvalidRequest, NonEmptyGroup, did_you_mean
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.queues import (
     DELETE_SHARE_STATE,
     LIST_SHARE_STATES,

@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raylog.base.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.balance import Move, plan_balance
 from raylog.client.arguments import checked_partition
 from raylog.client.checked import wholes
@@ -16,8 +18,6 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.tasks import side_by_side
-from raylog.core.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
-from raylog.core.ids import BrokerId, TopicPartition
 from raylog.protocol.admin import (
     ALTER_PARTITION_REASSIGNMENTS,
     DESCRIBE_CLUSTER,

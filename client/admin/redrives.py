@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.base.errors import InvalidRequest
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.admin.queues import AsyncQueues
 from raylog.client.arguments import checked_topic
 from raylog.client.cluster.deadline import Deadline
 from raylog.core.dead_letters import TOPIC_KEY, TOPIC_PREFIX, UNDELIVERABLE_TOPIC, topic_of_group
-from raylog.core.errors import InvalidRequest
 from raylog.core.forwarding.rules import check_filters
 from raylog.core.forwarding.settings import TOPIC
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.core.queues.archiving.origins import PREFIX as RETRY_PREFIX
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.forwarding import (

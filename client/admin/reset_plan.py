@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, Literal
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 End = Literal["earliest", "latest"]
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Final
 
-from raylog.client.admin.reset_plan import End, PlannedOffset, ResetPlan, Target, named_partitions, planned
-from raylog.client.admin.topic_ids import current_topic_ids
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.deadline import Deadline
-from raylog.client.tasks import outcomes
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupIdNotFound,
     NoOffsetForPartition,
     RaylogError,
     UnknownTopicOrPartition,
     from_code,
 )
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
+from raylog.client.admin.reset_plan import End, PlannedOffset, ResetPlan, Target, named_partitions, planned
+from raylog.client.admin.topic_ids import current_topic_ids
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.tasks import outcomes
 from raylog.protocol.groups import (
     DESCRIBE_GROUP,
     LEAVE_GROUP,

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from raylog.base.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.scheduling import Delay, Handle, Moment, checked_schedule_id, delay_ms, moment_ms
-from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.scheduling import (
     CANCEL_SCHEDULED,

@@ -10,9 +10,9 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.core.errors import InvalidConfig
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.token_text import parse_token, token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.core.errors import UnknownTopicOrPartition
 
 
 async def current_topic_ids(cluster: ClusterClient, topics: Iterable[str], deadline: Deadline) -> dict[str, str]:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from raylog.base.errors import InvalidTxnState, RaylogError, TransactionalIdNotFound
+from raylog.base.ids import LATEST, TopicPartition
 from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
 from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.tasks import side_by_side
-from raylog.core.errors import InvalidTxnState, RaylogError, TransactionalIdNotFound
-from raylog.core.ids import LATEST, TopicPartition
 from raylog.protocol.replica import (
     DESCRIBE_PRODUCERS,
     WRITE_TXN_MARKERS,

@@ -16,17 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from raylog.client.cluster.connections import ConnectionPool, call
-from raylog.client.cluster.credentials import CredentialFile
-from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
-from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
-from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
-from raylog.client.config import ClientConfig
-from raylog.client.guard import Home
-from raylog.client.tasks import LastingTask, mark_seen
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ClientClosed,
     ClusterAuthorizationFailed,
@@ -40,6 +30,16 @@ from raylog.core.errors import (
     UnstableOffsetCommit,
     did_you_mean,
 )
+from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.credentials import CredentialFile
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
+from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
+from raylog.client.config import ClientConfig
+from raylog.client.guard import Home
+from raylog.client.tasks import LastingTask, mark_seen
 from raylog.protocol.admin import CREATE_TOPIC, CreateTopicRequest
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataReply, MetadataRequest
 from raylog.protocol.message import NAMES_MAX

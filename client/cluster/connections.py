@@ -10,11 +10,11 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from raylog.base.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.cluster.discovery import Endpoint
 from raylog.client.cluster.reachable import Reach
 from raylog.client.tasks import outcome
-from raylog.core.errors import ClientClosed, RaylogError, RequestTimedOut
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.rpc import Connection, Secret, Token, client_context, connect
 

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 from raylog.rpc import Credentials, Token
 from raylog.rpc.auth.credentials import MAX_VALUES, check_secret
 from raylog.rpc.auth.token_text import PREFIX, parse_token, token_text

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from raylog.base.errors import InvalidConfig, NoClusterFound
 from raylog.client.cluster.credentials import (
     ENV_SECRET,
     ENV_TOKEN,
@@ -25,7 +26,6 @@ from raylog.client.cluster.credentials import (
 )
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.ray_session import running_ray_address
-from raylog.core.errors import InvalidConfig, NoClusterFound
 from raylog.rpc import Credentials, Secret, Token
 
 ENV_BOOTSTRAP = "RAYLOG_BOOTSTRAP"

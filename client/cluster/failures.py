@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import random
 
-from raylog.core.errors import RaylogError, RequestTimedOut, UnknownServerError
+from raylog.base.errors import RaylogError, RequestTimedOut, UnknownServerError
 
 
 def as_raylog_error(error: BaseException) -> RaylogError:

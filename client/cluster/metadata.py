@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.client.cluster.discovery import Endpoint
-from raylog.core.errors import UnknownTopicOrPartition
 from raylog.protocol.broker import MetadataPartition, MetadataReply
 
 

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from raylog.core.errors import NoClusterFound
+from raylog.base.errors import NoClusterFound
 
 ENV_ADDRESS = "RAY_ADDRESS"
 ADDRESS_FILE = "ray_current_cluster"

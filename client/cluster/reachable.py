@@ -10,9 +10,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from raylog.base.errors import ConnectionFailed
 from raylog.client.cluster.deadline import Deadline, now_s
 from raylog.client.cluster.discovery import Endpoint
-from raylog.core.errors import ConnectionFailed
 
 ANSWER_TIMEOUT_S = 15.0
 """How long a new client waits for any broker; long enough for one that is being restarted."""

@@ -6,14 +6,14 @@ import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 
+from raylog.base.errors import InvalidRequest, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.handing import Handing
 from raylog.client.consumer.partition import OPENED_BYTES_MAX, PartitionState, Start
 from raylog.client.interceptors import refuse_columns
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import ColumnPiece
 from raylog.client.types import Record
-from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import TopicPartition
 
 COLUMNS_BYTES = 3 << 20
 """Bytes read from files for one batch of columns: few enough to stay in the processor's cache until they are used."""

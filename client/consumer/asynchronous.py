@@ -16,6 +16,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any, Self, TypeVar, Unpack
 
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
@@ -26,7 +27,6 @@ from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
 

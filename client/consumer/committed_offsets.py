@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.deadline import Deadline
-from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.client.group.membership import Call, Membership
-from raylog.client.reading.isolation import LEVELS
-from raylog.client.tasks import outcomes
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
-from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import (
+from raylog.base.errors import (
     CommitFailed,
     InvalidGroupId,
     RaylogError,
@@ -31,7 +23,15 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     from_code,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.group.consumer_membership import ConsumerMembership
+from raylog.client.group.membership import Call, Membership
+from raylog.client.reading.isolation import LEVELS
+from raylog.client.tasks import outcomes
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
+from raylog.client.user_code import USER_ERRORS
 from raylog.protocol.groups import (
     OFFSET_COMMIT,
     OFFSET_FETCH,

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments, number, number_or_none, whole, whole_or_none
 from raylog.client.config import ConsumerConfig, load, show_keys
@@ -30,7 +31,6 @@ from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.runtime import SynchronousClient, blocking, on_loop
 from raylog.client.types import OffsetAndMetadata, Record
-from raylog.core.ids import TopicPartition
 
 __all__ = ["AsyncConsumer", "Consumer", "RebalanceListener"]
 

@@ -19,6 +19,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+from raylog.base.errors import (
+    ClientClosed,
+    InvalidRequest,
+    OffsetOutOfRange,
+    RaylogError,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import as_raylog_error
@@ -43,16 +52,7 @@ from raylog.client.runtime import Signal
 from raylog.client.serializers import Deserializer, deserializer
 from raylog.client.tasks import Ending, LastingTask, cut_off
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import (
-    ClientClosed,
-    InvalidRequest,
-    OffsetOutOfRange,
-    RaylogError,
-    RequestTimedOut,
-    UnknownTopicOrPartition,
-)
 from raylog.core.forwarding.settings import NEVER, TTL
-from raylog.core.ids import TopicPartition
 
 Result = TypeVar("Result")
 logger = logging.getLogger(__name__)

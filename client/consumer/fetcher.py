@@ -12,6 +12,17 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
+from raylog.base.errors import (
+    ConnectionFailed,
+    CorruptMessage,
+    InvalidRequest,
+    LeaderNotAvailable,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RaylogError,
+    RequestTimedOut,
+)
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import PartitionInfo
@@ -22,17 +33,6 @@ from raylog.client.consumer.stream import FetchStream
 from raylog.client.consumer.truncation import CreatedAgain, has_what_was_read, must_compare
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.tasks import LastingTask
-from raylog.core.errors import (
-    ConnectionFailed,
-    CorruptMessage,
-    InvalidRequest,
-    LeaderNotAvailable,
-    NotLeaderOrFollower,
-    OffsetOutOfRange,
-    RaylogError,
-    RequestTimedOut,
-)
-from raylog.core.ids import TopicPartition
 from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)

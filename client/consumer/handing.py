@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from raylog.core.errors import ConcurrentUse, InterceptorFailed, RaylogError
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import ConcurrentUse, InterceptorFailed, RaylogError
+from raylog.base.ids import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.consumer.partition import PartitionState

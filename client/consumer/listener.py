@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.sessions.handover import ListenerCall
-from raylog.core.ids import TopicPartition
 
 CallbackWaiter = Callable[[list[TopicPartition]], Any]
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
 
+from raylog.base.errors import RequestTimedOut
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.metadata import MetadataCache
-from raylog.core.errors import RequestTimedOut
-from raylog.core.ids import TopicPartition
 
 
 class Newcomers:

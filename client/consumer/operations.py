@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Literal, overload
 
+from raylog.base.errors import InvalidRequest, RaylogError
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments, moments_of_partitions
 from raylog.client.consumer.committed_offsets import list_offsets
@@ -24,8 +26,6 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.scheduling import Moment
 from raylog.client.tasks import side_by_side
 from raylog.client.types import ConsumerGroupMetadata, EpochEndOffset, OffsetAndMetadata, OffsetAndTimestamp
-from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable
 from enum import Enum
 
+from raylog.base.epochs import EpochHistory
+from raylog.base.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.decode import BatchOpener, ColumnPiece, FetchedBatch, corrupt
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile
 from raylog.client.types import Record
-from raylog.core.epochs import EpochHistory
-from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import iter_headers, out_of_place
 
 NEAR_CHUNK_BYTES = 512 << 10

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
+from raylog.base.errors import NoOffsetForPartition, RaylogError
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
@@ -19,8 +21,6 @@ from raylog.client.consumer.newcomers import Newcomers, added_later
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.tasks import side_by_side
-from raylog.core.errors import NoOffsetForPartition, RaylogError
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 
 _TIMESTAMPS = {Start.EARLIEST: EARLIEST, Start.LATEST: LATEST}
 _POLICIES = {"earliest": EARLIEST, "latest": LATEST}

@@ -10,13 +10,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from raylog.base.errors import RaylogError
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.partition import PartitionState
 from raylog.client.reading.isolation import LEVELS, AbortedBatches, aborted_batches
 from raylog.client.reading.local_files import NearReadFailed, near_or_plain, open_places
 from raylog.client.tasks import LastingTask
-from raylog.core.errors import RaylogError
 from raylog.protocol.method import AnyMethod
 from raylog.protocol.replica import FetchNearReply, FetchReply, FetchRequest, NearSlice
 from raylog.rpc import Connection, Reply

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from functools import partial
 from typing import Any
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
@@ -18,8 +20,6 @@ from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import Start
 from raylog.client.tasks import LastingTask
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 
 DISCOVERY_MS = 2_000
 """Interval at which new topics and partitions are looked for, when no coordinator reports them.

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 
+from raylog.base.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange, RetriableError
+from raylog.base.ids import LeaderEpoch, Offset
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.local_files import NearReadFailed
-from raylog.core.errors import CorruptMessage, InvalidRequest, LogTruncation, OffsetOutOfRange, RetriableError
-from raylog.core.ids import LeaderEpoch, Offset
 from raylog.protocol.replica import OFFSET_FOR_LEADER_EPOCH, OffsetForLeaderEpochRequest
 from raylog.rpc import Connection
 

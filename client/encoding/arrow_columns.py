@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from raylog.base.errors import InvalidRecord
 from raylog.client.encoding.key_hashes import hashes_of_keys
 from raylog.client.encoding.libraries import np, pa
 from raylog.client.producer.batch import EncodedBody
 from raylog.client.producer.sizes import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, LargestRecord
-from raylog.core.errors import InvalidRecord
 from raylog.storage.batch.compression import compress
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import ClassVar
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 
 class RebalanceProtocol(IntEnum):

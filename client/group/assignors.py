@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, Final
 
+from raylog.base.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.members import in_order, subscribers_of
 from raylog.client.group.sticky import CooperativeStickyAssignor, StickyAssignor
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig, did_you_mean
-from raylog.core.ids import TopicPartition
 
 
 class RangeAssignor(PartitionAssignor):

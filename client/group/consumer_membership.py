@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.client.group.membership import Call, Forget, Reaction
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     IllegalGeneration,
@@ -21,7 +20,8 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.group.membership import Call, Forget, Reaction
 from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHeartbeatRequest, TopicPartitions
 
 JOIN_EPOCH: Final = 0

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Subscription
-from raylog.core.ids import TopicPartition
 
 PROTOCOL_TYPE: Final = "consumer"
 VERSION: Final = 3

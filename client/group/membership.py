@@ -13,17 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
-from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
-from raylog.client.group.embedded_protocol import (
-    PROTOCOL_TYPE,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
-from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import (
+from raylog.base.errors import (
     AssignorFailed,
     FencedInstanceId,
     IllegalGeneration,
@@ -34,7 +24,17 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
+from raylog.client.group.embedded_protocol import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from raylog.client.user_code import USER_ERRORS
 from raylog.protocol.groups import (
     HEARTBEAT,
     JOIN_GROUP,

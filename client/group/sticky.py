@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.embedded_protocol import decode_previous, encode_generation, encode_previous
 from raylog.client.group.members import subscribers_of
-from raylog.core.ids import TopicPartition
 
 
 class StickyAssignor(PartitionAssignor):

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
+from raylog.base.errors import InvalidConfig, InvalidTxnState
 from raylog.client.arguments import Headers, checked_headers
 from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, check_stands, decide
 from raylog.client.producer.engine import Engine
@@ -20,7 +21,6 @@ from raylog.client.producer.scheduling import Waiting, check_own
 from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
-from raylog.core.errors import InvalidConfig, InvalidTxnState
 from raylog.core.scheduling.envelope import HalfName
 
 CHECK_AFTER: Final = "6s"

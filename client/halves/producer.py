@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
+from raylog.base.errors import RaylogError
 from raylog.client.arguments import Headers
 from raylog.client.config import ProducerConfig, show_keys
 from raylog.client.halves.checking import Checker, HalfVerdict
@@ -20,7 +21,6 @@ from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import Producer
 from raylog.client.scheduling import Delay
-from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from threading import get_ident
 
+from raylog.base.errors import RaylogError, RecordTooLarge
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch, EncodedBody
@@ -22,7 +23,6 @@ from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues, p
 from raylog.client.producer.sizes import PLAIN_BYTES_MAX, RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.spinlock import Spinlock
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError, RecordTooLarge
 
 BATCH_SHARE_OF_REQUEST = 4
 """Under load a batch grows up to 1/4 of max.request.size, so that several can be in flight."""

@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import NamedTuple
 
+from raylog.base.errors import ClientClosed, RaylogError
 from raylog.client.guard import this_process
 from raylog.client.runtime import Signal
 from raylog.client.types import Header
-from raylog.core.errors import ClientClosed, RaylogError
 from raylog.storage.batch.header import MAGIC_COLUMNS, BatchMeta, header_before, parse_header
 from raylog.storage.batch.records import decode_batch, encode_batch, encode_stamped
 

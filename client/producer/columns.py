@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from raylog.base.errors import ClientClosed, RaylogError
 from raylog.client.arguments import as_bytes, checked_headers, checked_timestamp, now_ms
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
@@ -23,7 +24,6 @@ from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.runtime import park_at_exit
 from raylog.client.types import Header
-from raylog.core.errors import ClientClosed, RaylogError
 
 Column = list[bytes | None]
 HeadersColumn = list[list[Header] | None]

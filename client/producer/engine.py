@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from raylog.base.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
 from raylog.client.arguments import as_bytes, check_place, checked_timestamp, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -29,7 +30,6 @@ from raylog.client.producer.sending.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
 from raylog.client.tasks import Ending
-from raylog.core.errors import BufferExhausted, ClientClosed, InvalidTxnState, RaylogError, RequestTimedOut
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.compression import COMPRESSIONS
 

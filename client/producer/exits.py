@@ -13,8 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from raylog.base.errors import RequestTimedOut
 from raylog.client.producer.engine import Engine
-from raylog.core.errors import RequestTimedOut
 
 logger = logging.getLogger(__name__)
 

@@ -14,10 +14,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from raylog.base.errors import ClientClosed, RaylogError
 from raylog.client.producer.batch import Batch
 from raylog.client.runtime import park_at_exit
 from raylog.client.types import RecordMetadata
-from raylog.core.errors import ClientClosed, RaylogError
 
 _first = itemgetter(0)
 

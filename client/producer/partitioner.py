@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 from zlib import crc32
 
-from raylog.core.errors import InvalidConfig, UnknownTopicOrPartition, did_you_mean
+from raylog.base.errors import InvalidConfig, UnknownTopicOrPartition, did_you_mean
 from raylog.storage.batch.key_hash import (
     SEED as SEED,
 )  # re-exported: the rule of keys is part of this module's interface

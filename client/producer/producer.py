@@ -16,6 +16,7 @@ from functools import partial
 from time import time as now_s
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
+from raylog.base.errors import ClientClosed, RaylogError
 from raylog.client import runtime
 from raylog.client.arguments import Headers, check_place, checked_headers, checked_timestamp, now_ms
 from raylog.client.checked import number
@@ -44,7 +45,6 @@ from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 from raylog.client.producer.transactions.calls import Transactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.spinlock import inlines
-from raylog.core.errors import ClientClosed, RaylogError
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns

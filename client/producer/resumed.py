@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from raylog.base.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.types import Header
-from raylog.core.errors import RaylogError, RequestTimedOut, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest

@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
+from raylog.base.errors import (
+    DelayDisabled,
+    DelayTooLong,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidTxnState,
+    UnknownTopicOrPartition,
+)
 from raylog.client.arguments import Headers, checked_headers, checked_topic, now_ms
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -32,14 +40,6 @@ from raylog.client.scheduling import (
 )
 from raylog.client.types import Header, RecordMetadata
 from raylog.core.dead_letters import TTL
-from raylog.core.errors import (
-    DelayDisabled,
-    DelayTooLong,
-    InvalidConfig,
-    InvalidRecord,
-    InvalidTxnState,
-    UnknownTopicOrPartition,
-)
 from raylog.core.forwarding.settings import NEVER
 from raylog.core.scheduling.envelope import (
     BY_KEY,

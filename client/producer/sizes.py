@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.base.errors import RecordTooLarge
 from raylog.client.types import Header
-from raylog.core.errors import RecordTooLarge
 from raylog.rpc import Limits
 from raylog.storage.batch.header import HEADER_BYTES
 from raylog.storage.batch.records import BODY_BYTES_MAX, RECORDS_MAX

@@ -14,9 +14,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from typing import Final
 
+from raylog.base.ids import TopicPartition
 from raylog.client.queues.message import Holder, QueueMessage
 from raylog.client.queues.priorities import Standing, Turns
-from raylog.core.ids import TopicPartition
 
 UNKNOWN_MAX_S: Final = 1.0
 """A leader that does not answer for so long counts as having no records, so that lower topics do not wait for it."""

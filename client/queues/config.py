@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.accepted import Duration
 from raylog.client.config import ClientConfig, key
-from raylog.core.errors import InvalidConfig
 from raylog.core.queues import policy
 from raylog.core.queues.durations import duration_ms
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Self, Unpack
 
+from raylog.base.errors import ClientClosed
 from raylog.client.checked import checks_arguments, number, number_or_none, whole_or_none
 from raylog.client.config import show_keys
 from raylog.client.guard import of_another_process, this_process
@@ -20,7 +21,6 @@ from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.client.runtime import SynchronousClient
-from raylog.core.errors import ClientClosed
 
 __all__ = ["AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"]
 

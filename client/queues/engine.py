@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from raylog.base.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.config import QueueConsumerConfig
@@ -25,8 +27,6 @@ from raylog.client.runtime import Signal
 from raylog.client.serializers import deserializer
 from raylog.client.tasks import Ending, LastingTask, outcomes, side_by_side
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.origins import retry_topic
 

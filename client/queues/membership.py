@@ -14,12 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff
-from raylog.client.queues.config import QueueConsumerConfig
-from raylog.client.queues.spreading import spread
-from raylog.client.tasks import LastingTask
-from raylog.core.errors import (
+from raylog.base.errors import (
     IllegalGeneration,
     InconsistentGroupProtocol,
     MemberIdRequired,
@@ -28,7 +23,12 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.failures import Backoff
+from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.queues.spreading import spread
+from raylog.client.tasks import LastingTask
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.groups import (
     HEARTBEAT,

@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
+from raylog.base.errors import InvalidRequest
+from raylog.base.ids import TopicPartition
 from raylog.client.accepted import Duration
 from raylog.client.queues.config import milliseconds
 from raylog.client.types import Header, Record
-from raylog.core.errors import InvalidRequest
-from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX
 from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any, Final, Protocol
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 
 STRICT: Final = "strict"
 RATIO_MAX: Final = 1_000

@@ -13,10 +13,10 @@ from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, Protocol
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
 
 logger = logging.getLogger(__name__)

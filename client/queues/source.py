@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from raylog.base.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
@@ -33,8 +35,6 @@ from raylog.client.queues.verdicts import (
 from raylog.client.reading.decode import BatchOpener, Deserializer, FetchedBatch
 from raylog.client.tasks import LastingTask
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
-from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.protocol.queues import (
     QUEUE_ACKNOWLEDGE,

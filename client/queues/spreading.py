@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 
 def spread(

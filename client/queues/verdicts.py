@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Container, Iterator, Sequence
 from typing import Final
 
+from raylog.base.errors import CorruptMessage, RaylogError
 from raylog.client.queues.message import Hand
-from raylog.core.errors import CorruptMessage, RaylogError
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX
 from raylog.core.queues.states import shortened

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from raylog.base.errors import CorruptMessage, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges.buffers import integers, repeated
 from raylog.client.ranges.fillers import Filler, Headers, Offsets, Strings, Timestamps
 from raylog.client.ranges.pieces import PieceMaker
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.errors import CorruptMessage, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT
 
 ROWS = 32_768

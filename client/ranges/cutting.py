@@ -11,10 +11,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from raylog.base.errors import RaylogError
 from raylog.client.cluster.deadline import now_s
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.reading.range_fetcher import PartitionRange, RangeFetcher
-from raylog.core.errors import RaylogError
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 
 EDGES = {"earliest": EARLIEST, "latest": LATEST}
 EDGE_NAMES = {number: name for name, number in EDGES.items()}

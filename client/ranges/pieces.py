@@ -11,13 +11,13 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges import strings
 from raylog.client.ranges.buffers import texts
 from raylog.client.ranges.kafka_rows import KafkaRows
 from raylog.client.ranges.layouts import regular
 from raylog.client.reading.decode import BatchOpener, FetchedBatch, OpenPiece, corrupt
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.columns import HeaderColumn
 from raylog.storage.batch.header import MAGIC_KAFKA, TIMESTAMP_TYPE_BIT, BatchHeader
 from raylog.storage.batch.records import RECORDS_MAX, Grid, body_of

@@ -15,6 +15,12 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from raylog.base.errors import (
+    InvalidConfig,
+    OffsetOutOfRange,
+    RaylogError,
+)
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient, Finder
 from raylog.client.cluster.credentials import VARIABLES, CredentialFile, is_token, parse_secret, read_token
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
@@ -28,12 +34,6 @@ from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
 from raylog.client.task_tokens import TaskTokens, read_token_for_topics, require_read
-from raylog.core.errors import (
-    InvalidConfig,
-    OffsetOutOfRange,
-    RaylogError,
-)
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import Token
 
 Result = TypeVar("Result")

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from raylog.base.errors import OffsetOutOfRange, RaylogError
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.range_fetcher import FETCH_MAX_BYTES, PartitionRange, RangeFetcher
 from raylog.client.runtime import Pending, shared
-from raylog.core.errors import OffsetOutOfRange, RaylogError
 from raylog.storage.batch.cleaned import is_cleaned
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.times import TimeBounds

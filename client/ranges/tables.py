@@ -12,6 +12,8 @@ from typing import Any, Literal, Unpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from raylog.base.errors import InvalidConfig, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_topic
 from raylog.client.cluster.credentials import VARIABLES, choose_credentials
 from raylog.client.config import ConsumerConfig, load
@@ -21,8 +23,6 @@ from raylog.client.ranges.offsets import EDGES, OffsetSpec
 from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading, read_ranges
 from raylog.client.scheduling import Moment, moment_ms
-from raylog.core.errors import InvalidConfig, did_you_mean
-from raylog.core.ids import TopicPartition
 
 SCHEMA = pa.schema(
     [

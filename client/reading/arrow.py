@@ -12,8 +12,8 @@ from functools import cache
 from itertools import chain
 from typing import Any
 
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.decode import ColumnPiece, OpenPiece
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.records import Grid
 
 ROWS_OF_A_BATCH = 65_536

@@ -13,9 +13,9 @@ from itertools import accumulate, chain, repeat
 from operator import index
 from typing import Any, overload
 
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.decode import ColumnPiece, OpenPiece
 from raylog.client.types import Header
-from raylog.core.ids import TopicPartition
 
 
 class BytesColumn(Sequence[bytes | None]):

@@ -12,10 +12,10 @@ from itertools import repeat
 from operator import lt
 from typing import Any, NamedTuple
 
+from raylog.base.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.expiry import Expiry
 from raylog.client.types import Record
-from raylog.core.errors import CorruptMessage, RaylogError, RecordDeserializationFailed
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.grids import FOUR_COLUMNS
 from raylog.storage.batch.header import BatchHeader, check_crc

@@ -16,10 +16,10 @@ import stat
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from raylog.base.errors import RaylogError, RetriableError
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.decode import FetchedBatch
 from raylog.client.reading.isolation import AbortedBatches
-from raylog.core.errors import RaylogError, RetriableError
-from raylog.core.ids import TopicPartition
 from raylog.protocol.method import AnyMethod
 from raylog.protocol.replica import (
     FETCH,

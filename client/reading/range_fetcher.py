@@ -14,16 +14,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.connections import ConnectionPool, call
-from raylog.client.cluster.discovery import Endpoint
-from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.config import ClientConfig
-from raylog.client.kept import Kept
-from raylog.client.reading.decode import FetchedBatch, corrupt
-from raylog.client.reading.isolation import LEVELS, aborted_batches
-from raylog.client.reading.local_files import NearReadFailed, Place, near_machine, near_or_plain, open_places
-from raylog.core.errors import (
+from raylog.base.errors import (
     CorruptMessage,
     InvalidRequest,
     LeaderNotAvailable,
@@ -33,7 +24,16 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.base.ids import EARLIEST, TopicPartition
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.connections import ConnectionPool, call
+from raylog.client.cluster.discovery import Endpoint
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import ClientConfig
+from raylog.client.kept import Kept
+from raylog.client.reading.decode import FetchedBatch, corrupt
+from raylog.client.reading.isolation import LEVELS, aborted_batches
+from raylog.client.reading.local_files import NearReadFailed, Place, near_machine, near_or_plain, open_places
 from raylog.protocol.replica import (
     FIND_TIMES,
     LIST_OFFSETS,

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, Self
 
+from raylog.base.ids import TopicPartition
 from raylog.client.types import Record
 from raylog.client.workers.ledger import Chunk
-from raylog.core.ids import TopicPartition
 
 LANES_PER_WORKER = 8
 LANES_MIN = 64

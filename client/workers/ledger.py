@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 
+from raylog.base.ids import TopicPartition
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 
 
 class Chunk:

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any
 
+from raylog.base.errors import HandlerFailed, InvalidConfig, RaylogError, did_you_mean
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.guard import NotPickled, Turn
@@ -22,8 +24,6 @@ from raylog.client.runtime import Signal
 from raylog.client.types import Record
 from raylog.client.workers.lanes import Lane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger
-from raylog.core.errors import HandlerFailed, InvalidConfig, RaylogError, did_you_mean
-from raylog.core.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.core.configuration.listeners import parse_listeners
-from raylog.core.errors import InvalidConfig, did_you_mean
 
 LONG_MAX: Final = 9_223_372_036_854_775_807
 INT_MAX: Final = 2_147_483_647

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.errors import InvalidConfig, did_you_mean
+from raylog.base.errors import InvalidConfig, did_you_mean
 
 LISTENERS: Final = "listeners"
 ADVERTISED: Final = "advertised.listeners"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from raylog.base.errors import InvalidConfig
 from raylog.core.configuration.config_key import DAY_MS, LONG_MAX, ConfigKey, int_key
-from raylog.core.errors import InvalidConfig
 from raylog.core.forwarding.settings import TOPIC, expires, ttl_ms
 
 TEN_YEARS_MS: Final = 10 * 366 * DAY_MS

@@ -11,6 +11,10 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import assert_never
 
+from raylog.base.errors import InvalidRequest, RaylogError, UnsupportedVersion
+from raylog.base.features import FIRST_LEVEL, SUPPORTED, misfit
+from raylog.base.ids import NO_LEADER, BrokerId, ControllerEpoch
+from raylog.base.invariants import require
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller import cluster_config as cluster_configs
 from raylog.core.controller import feature_levels
@@ -63,10 +67,6 @@ from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
 from raylog.core.decision import Story
-from raylog.core.errors import InvalidRequest, RaylogError, UnsupportedVersion
-from raylog.core.features import FIRST_LEVEL, SUPPORTED, misfit
-from raylog.core.ids import NO_LEADER, BrokerId, ControllerEpoch
-from raylog.core.invariants import require
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
     ClusterCreated,

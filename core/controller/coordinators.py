@@ -8,6 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from raylog.base.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    StaleBrokerEpoch,
+    did_you_mean,
+)
+from raylog.base.ids import ProducerId
 from raylog.core.config import sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
@@ -21,13 +28,6 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
-from raylog.core.errors import (
-    CoordinatorNotAvailable,
-    InvalidRequest,
-    StaleBrokerEpoch,
-    did_you_mean,
-)
-from raylog.core.ids import ProducerId
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
 from raylog.core.sleeping.queue import WakeQueue

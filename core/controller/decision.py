@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from raylog.base.errors import InvalidRequest, RaylogError
+from raylog.base.ids import NO_LEADER, Incarnation, TopicPartition
 from raylog.core.controller.events import (
     CloseSession,
     Effect,
@@ -20,8 +22,6 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.sessions import Member, ReplicaMember, Sessions
 from raylog.core.decision import LoggedDecision, Refuse, Reply, RequestId, Result, Story
-from raylog.core.errors import InvalidRequest, RaylogError
-from raylog.core.ids import NO_LEADER, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, PartitionChanged, ReplicaPlaced, TopicDeleted
 from raylog.core.outbox import Outbox

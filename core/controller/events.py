@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from raylog.base.features import FIRST, LevelRange
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.decision import Refuse, Reply, RequestId
-from raylog.core.features import FIRST, LevelRange
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState
 

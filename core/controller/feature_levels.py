@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from raylog.base.errors import InvalidRequest, UnsupportedVersion
+from raylog.base.features import SUPPORTED, misfit
+from raylog.base.ids import NO_LEADER
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import BrokerRegistrationReceived, RaiseFeatureLevelReceived
-from raylog.core.errors import InvalidRequest, UnsupportedVersion
-from raylog.core.features import SUPPORTED, misfit
-from raylog.core.ids import NO_LEADER
 from raylog.core.metadata.records import FeatureLevelRaised
 
 NEWEST = -1

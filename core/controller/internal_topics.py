@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.base.errors import InvalidRequest, LeaderNotAvailable, did_you_mean
 from raylog.core.config import ClusterConfig
 from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
-from raylog.core.errors import InvalidRequest, LeaderNotAvailable, did_you_mean
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 SHARE_STATE_TOPIC: Final = "__share_state"

@@ -11,6 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from raylog.base.errors import (
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import (
     Warn,
@@ -23,11 +28,6 @@ from raylog.core.controller.leading.leadership import (
     woken,
 )
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Sessions
-from raylog.core.errors import (
-    UnknownTopicId,
-    UnknownTopicOrPartition,
-)
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed, replica_placed
 from raylog.core.metadata.records import BrokerOffline
 from raylog.core.metadata.warnings import unclean_election

@@ -8,6 +8,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from raylog.base.errors import (
+    DataDirectoryError,
+    InconsistentClusterId,
+    NotController,
+    NotLeaderOrFollower,
+    StaleBrokerEpoch,
+)
+from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     BrokerRegistrationReceived,
@@ -20,14 +28,6 @@ from raylog.core.controller.leading.leadership import (
 )
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
-from raylog.core.errors import (
-    DataDirectoryError,
-    InconsistentClusterId,
-    NotController,
-    NotLeaderOrFollower,
-    StaleBrokerEpoch,
-)
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.records import BrokerRegistered, ReplicaLogLost
 from raylog.core.metadata.warnings import lost_copy
 from raylog.core.partition import PartitionState, ReplicaPlace

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
+from raylog.base.errors import BrokerIdNotRegistered
+from raylog.base.ids import BrokerId, TopicPartition
+from raylog.base.invariants import require
 from raylog.core.controller.events import SessionId
-from raylog.core.errors import BrokerIdNotRegistered
-from raylog.core.ids import BrokerId, TopicPartition
-from raylog.core.invariants import require
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ partition, and gets no new replicas. The mark is part of the metadata and ends b
 
 from __future__ import annotations
 
+from raylog.base.errors import InvalidRequest, StopRefused
+from raylog.base.ids import BrokerId
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
 from raylog.core.controller.leading.leadership import Standing, min_insync
 from raylog.core.controller.liveness import Liveness
-from raylog.core.errors import InvalidRequest, StopRefused
-from raylog.core.ids import BrokerId
 from raylog.core.metadata.records import BrokerResumed, BrokerStopped
 from raylog.core.partition import PartitionState
 

@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from raylog.base.errors import (
+    InvalidConfig,
+    InvalidPartitions,
+    InvalidReplicationFactor,
+    InvalidRequest,
+    InvalidTopic,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.base.ids import BrokerId
 from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_config
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.core.configuration.time_keys import check_expiry
@@ -20,18 +31,7 @@ from raylog.core.controller.events import (
 from raylog.core.controller.leading.placement import Assignment, place_replicas
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import (
-    InvalidConfig,
-    InvalidPartitions,
-    InvalidReplicationFactor,
-    InvalidRequest,
-    InvalidTopic,
-    TopicAlreadyExists,
-    UnknownTopicOrPartition,
-    did_you_mean,
-)
 from raylog.core.forwarding.settings import expires
-from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
     PartitionsAdded,

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any, Generic
 
+from raylog.base.errors import RaylogError
 from raylog.core.coordinators.events import ProposeSleep, StoreProof
 from raylog.core.decision import LoggedDecision, RecordT, Refuse, Reply, RequestId, Result
-from raylog.core.errors import RaylogError
 
 
 class CoordinatorDecision(LoggedDecision[Any, RecordT], Generic[RecordT]):

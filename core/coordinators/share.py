@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from raylog.base.errors import NotCoordinator
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.errors import NotCoordinator
 
 
 @dataclass(frozen=True, slots=True)

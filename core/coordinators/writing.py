@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 
 RowT = TypeVar("RowT")
 

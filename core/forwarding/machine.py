@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from raylog.base.invariants import require
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.note import TURN_BYTES_MAX, UNDELIVERABLE, Again, Note, Route, RouteState, routes_bytes
 from raylog.core.forwarding.plan import after, parcels_of, routes_of
-from raylog.core.invariants import require
 from raylog.core.lane import BATCHES_MAX, Lane, Remedy, Trouble, split_at
 from raylog.core.outbox import Outbox
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from raylog.base.invariants import require
 from raylog.core.forwarding.events import Parcel, Piece, Source
 from raylog.core.forwarding.note import UNDELIVERABLE, Again, Note, Route, RouteState
-from raylog.core.invariants import require
 from raylog.core.lane import sequence_after
 
 Span = tuple[int, int]

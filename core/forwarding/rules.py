@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Final
 
+from raylog.base.errors import InvalidRequest, did_you_mean
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, may_hop, target_of, ttl_of
-from raylog.core.errors import InvalidRequest, did_you_mean
 from raylog.core.forwarding.note import UNDELIVERABLE, Route
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
+from raylog.base.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.coordinators.decision import CoordinatorDecision
 from raylog.core.coordinators.events import AppendRecords, RequestDropped, StoreProof
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
 from raylog.core.decision import Refuse, Reply, RequestId, Story
-from raylog.core.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.forwarding.redrives import (
     CANCELLING,
     HOLDING,

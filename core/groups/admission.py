@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidRequest,

@@ -12,10 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, assert_never
 
-from raylog.core.coordinators.idleness import Idleness
-from raylog.core.coordinators.share import KeyShare
-from raylog.core.decision import Story
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
@@ -26,6 +23,10 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
+from raylog.base.invariants import require
+from raylog.core.coordinators.idleness import Idleness
+from raylog.core.coordinators.share import KeyShare
+from raylog.core.decision import Story
 from raylog.core.groups import admission, rebalance, views
 from raylog.core.groups.committed import offsets, pending, resets
 from raylog.core.groups.committed.offsets import OffsetStore
@@ -73,7 +74,6 @@ from raylog.core.groups.records import (
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import use_of
-from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 
 EXPIRED_RECORDS_MAX: Final = 1_000

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from raylog.base.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
+from raylog.base.invariants import require
 from raylog.core.coordinators.sizes import row_bytes, wire_bytes
 from raylog.core.decision import RequestId
-from raylog.core.errors import FencedInstanceId, IllegalGeneration, RaylogError, UnknownMemberId
 from raylog.core.groups.records import GroupChanged, MemberRecord
 from raylog.core.groups.states import GroupState, is_legal_move
-from raylog.core.invariants import require
 
 Protocols = tuple[tuple[str, bytes], ...]
 

@@ -11,9 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.decision import RequestId
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
@@ -23,6 +21,8 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownMemberId,
 )
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.decision import RequestId
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import HeartbeatReceived, JoinReceived, SyncReceived
 from raylog.core.groups.group import Group, Member, Protocols

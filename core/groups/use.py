@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.errors import NonEmptyGroup
+from raylog.base.errors import NonEmptyGroup
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.records import MemberChanged
 from raylog.core.groups.group import Group, Member

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from raylog.core.errors import InconsistentGroupProtocol
+from raylog.base.errors import InconsistentGroupProtocol
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged

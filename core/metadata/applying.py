@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
+from raylog.base.features import LevelRange
+from raylog.base.ids import BrokerId, TopicPartition
+from raylog.base.invariants import require
 from raylog.core.configuration.altering import ClusterValues
-from raylog.core.features import LevelRange
-from raylog.core.ids import BrokerId, TopicPartition
-from raylog.core.invariants import require
 from raylog.core.metadata.entries import BrokerImage, Coordinator, ImageTables, TopicImage
 from raylog.core.metadata.records import (
     BrokerOffline,

@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from raylog.core.config import ClusterConfig, doze_after_ms
-from raylog.core.configuration.altering import ClusterValues
-from raylog.core.features import FIRST, FIRST_LEVEL, LevelRange
-from raylog.core.ids import (
+from raylog.base.features import FIRST, FIRST_LEVEL, LevelRange
+from raylog.base.ids import (
     NO_LEADER,
     BrokerId,
     ControllerEpoch,
@@ -22,6 +20,8 @@ from raylog.core.ids import (
     ProducerId,
     TopicPartition,
 )
+from raylog.core.config import ClusterConfig, doze_after_ms
+from raylog.core.configuration.altering import ClusterValues
 from raylog.core.metadata.capacity import UNKNOWN, Bound, Capacity
 from raylog.core.partition import PartitionState
 
@@ -96,7 +96,7 @@ class ImageTables:
     _settings: ClusterConfig | None = field(default=None, compare=False, repr=False)
     controller_epoch: ControllerEpoch = NO_CONTROLLER
     feature_level: int = FIRST_LEVEL
-    """The cluster's feature level, see ``core/features.py``."""
+    """The cluster's feature level, see ``base/features.py``."""
     brokers: dict[BrokerId, BrokerImage] = field(default_factory=dict)
     topics: dict[str, TopicImage] = field(default_factory=dict)
     awake: Counter[BrokerId] = field(default_factory=Counter)

@@ -10,10 +10,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from raylog.base.features import FIRST_LEVEL
+from raylog.base.ids import NO_LEADER, TopicPartition
+from raylog.base.invariants import require
 from raylog.core.configuration.altering import ClusterValues
-from raylog.core.features import FIRST_LEVEL
-from raylog.core.ids import NO_LEADER, TopicPartition
-from raylog.core.invariants import require
 from raylog.core.metadata.applying import APPLY
 from raylog.core.metadata.entries import BrokerImage, Coordinator, ImageTables, TopicImage
 from raylog.core.metadata.records import (

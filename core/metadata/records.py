@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import ClassVar, Final, TypeVar
 
-from raylog.core.features import FIRST_LEVEL
-from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
+from raylog.base.features import FIRST_LEVEL
+from raylog.base.ids import BrokerId, ControllerEpoch, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.core.partition import NO_ELECTION_YET
 
 RECORD_TYPES: dict[str, type[MetadataRecord]] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
     BrokerResumed,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 
 

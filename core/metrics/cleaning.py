@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metrics.exposition import Family
 from raylog.core.metrics.totals import Totals
 

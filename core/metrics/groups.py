@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metrics.exposition import Family
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metrics.exposition import Family, Kind
 
 ROLES: Final[Mapping[str, Mapping[str, tuple[Kind, str]]]] = {

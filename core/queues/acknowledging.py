@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from raylog.core.errors import InvalidRecordState, InvalidRequest
+from raylog.base.errors import InvalidRecordState, InvalidRequest
 from raylog.core.queues import events as ev
 from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook

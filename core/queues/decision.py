@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
+from raylog.base.errors import RaylogError
 from raylog.core.decision import Decision, Refuse, Reply, RequestId, Result, Story
-from raylog.core.errors import RaylogError
 from raylog.core.outbox import Outbox
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.events import Effect, EndFetches, NoteStored, StoreChange, Wake

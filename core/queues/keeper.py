@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
-from raylog.core.coordinators.decision import CoordinatorDecision
-from raylog.core.coordinators.events import AppendRecords, StoreProof
-from raylog.core.decision import Refuse, Reply, RequestId, Story
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     FencedStateEpoch,
     InvalidGroupId,
@@ -23,6 +20,9 @@ from raylog.core.errors import (
     LimitReached,
     RaylogError,
 )
+from raylog.core.coordinators.decision import CoordinatorDecision
+from raylog.core.coordinators.events import AppendRecords, StoreProof
+from raylog.core.decision import Refuse, Reply, RequestId, Story
 from raylog.core.outbox import Outbox
 from raylog.core.queues.records import QueueChange, QueueState, pieces_within
 

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from raylog.core.decision import Story
-from raylog.core.errors import (
+from raylog.base.errors import (
     InconsistentGroupProtocol,
     InvalidRequest,
     LimitReached,
@@ -21,6 +20,7 @@ from raylog.core.errors import (
     RaylogError,
     UnknownMemberId,
 )
+from raylog.core.decision import Story
 from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import Acknowledging

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
-from raylog.core.errors import InvalidConfig, did_you_mean
 from raylog.core.queues.durations import Backoff, duration_ms
 
 LOCK: Final = "queue.lock.ms"

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import LeaderEpoch, Offset
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import LeaderEpoch, Offset
 
 NO_EPOCH = 0
 """Epoch before the first record: real ones begin at 1."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.quorum.events import (
     AppendReply,

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.moves import Moves
 from raylog.core.reassignment.requests import is_moving

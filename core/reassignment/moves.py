@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from raylog.base.errors import (
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    NoReassignmentInProgress,
+    UnknownTopicOrPartition,
+    did_you_mean,
+)
+from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
 from raylog.core.controller.cluster_config import altered
 from raylog.core.controller.decision import ControllerDecision
@@ -18,14 +26,6 @@ from raylog.core.controller.events import (
 from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import (
-    InvalidReplicaAssignment,
-    InvalidRequest,
-    NoReassignmentInProgress,
-    UnknownTopicOrPartition,
-    did_you_mean,
-)
-from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving

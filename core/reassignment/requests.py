@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.partition import PartitionState
 
 

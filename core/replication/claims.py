@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from raylog.core.errors import ConcurrentTransactions, InvalidTxnState, RaylogError
-from raylog.core.invariants import require
+from raylog.base.errors import ConcurrentTransactions, InvalidTxnState, RaylogError
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     Effect,

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from raylog.base.ids import LeaderEpoch, Offset
 from raylog.core.decision import RequestId
-from raylog.core.ids import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
     from dataclasses import dataclass

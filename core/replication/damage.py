@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.core.errors import CorruptMessage, KafkaStorageError, RaylogError
-from raylog.core.ids import Offset
+from raylog.base.errors import CorruptMessage, KafkaStorageError, RaylogError
+from raylog.base.ids import Offset
 
 if TYPE_CHECKING:
     from dataclasses import dataclass

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raylog.core.errors import OffsetNotAvailable, OffsetOutOfRange, RaylogError, RequestTimedOut
-from raylog.core.ids import BrokerId, Offset
+from raylog.base.errors import OffsetNotAvailable, OffsetOutOfRange, RaylogError, RequestTimedOut
+from raylog.base.ids import BrokerId, Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,

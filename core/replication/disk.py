@@ -13,7 +13,7 @@ A disk that gives back other bytes than were synced counts as failing until the 
 
 from __future__ import annotations
 
-from raylog.core.ids import Offset
+from raylog.base.ids import Offset
 
 PATIENCE_MS = 2_000
 """Failures for this long, without a success between them, count as persistent."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.core.errors import RaylogError
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
+from raylog.base.errors import RaylogError
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits, FetchTurnBegan
 from raylog.core.replication.damage import DamageFound, RebuildLog

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from raylog.base.errors import FencedLeaderEpoch, OffsetOutOfRange, StaleBrokerEpoch
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset
+from raylog.base.invariants import require
 from raylog.core.dozing.rest import Quiet
-from raylog.core.errors import FencedLeaderEpoch, OffsetOutOfRange, StaleBrokerEpoch
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, Offset
-from raylog.core.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,

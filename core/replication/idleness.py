@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     InvalidUpdateVersion,
     NotController,
     RequestTimedOut,
     StaleBrokerEpoch,
 )
-from raylog.core.ids import PartitionEpoch
+from raylog.base.ids import PartitionEpoch
 from raylog.core.replication.events import ProposeSleep, SleepAnswered
 
 REFUSED_PAUSE_MS: Final = 10_000

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from raylog.core.ids import BrokerId, Incarnation, Offset
+from raylog.base.ids import BrokerId, Incarnation, Offset
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.replication.events import ProposeIsr, RequestId
 

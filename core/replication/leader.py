@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidUpdateVersion,
@@ -20,8 +20,8 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import NO_EPOCH, BrokerId, Incarnation, Offset
-from raylog.core.invariants import require
+from raylog.base.ids import NO_EPOCH, BrokerId, Incarnation, Offset
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication.claims import Claims

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import LeaderEpoch, Offset
-from raylog.core.invariants import require
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import LeaderEpoch, Offset
+from raylog.base.invariants import require
 from raylog.core.replication.disk import DiskHealth
 
 _ZERO = Offset(0)

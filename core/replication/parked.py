@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from raylog.core.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
-from raylog.core.ids import BrokerId, Incarnation, Offset
-from raylog.core.invariants import require
+from raylog.base.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
+from raylog.base.ids import BrokerId, Incarnation, Offset
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AnswerMarker,

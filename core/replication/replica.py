@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from raylog.core.config import majority
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
     NotEnoughReplicas,
@@ -18,8 +17,9 @@ from raylog.core.errors import (
     RaylogError,
     UnknownLeaderEpoch,
 )
-from raylog.core.ids import NO_EPOCH, NO_LEADER, LeaderEpoch
-from raylog.core.invariants import InvariantBroken, require
+from raylog.base.ids import NO_EPOCH, NO_LEADER, LeaderEpoch
+from raylog.base.invariants import InvariantBroken, require
+from raylog.core.config import majority
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication.consumer_events import (

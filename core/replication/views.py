@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
+from raylog.base.ids import NO_EPOCH, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
+from raylog.base.invariants import InvariantBroken, require
 from raylog.core.dozing.rest import Quiet
-from raylog.core.ids import NO_EPOCH, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
-from raylog.core.invariants import InvariantBroken, require
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import Event
 from raylog.core.replication.follower import Follower

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.core.errors import OffsetNotAvailable, OffsetOutOfRange
-from raylog.core.ids import EARLIEST, LATEST, LeaderEpoch, Offset
-from raylog.core.invariants import require
+from raylog.base.errors import OffsetNotAvailable, OffsetOutOfRange
+from raylog.base.ids import EARLIEST, LATEST, LeaderEpoch, Offset
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerEpochEnd,

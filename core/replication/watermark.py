@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from raylog.core.ids import Offset
+from raylog.base.ids import Offset
 
 _ZERO = Offset(0)
 

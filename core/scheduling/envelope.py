@@ -8,7 +8,7 @@ from enum import StrEnum
 from hashlib import blake2b
 from typing import Final
 
-from raylog.core.errors import InvalidRecord
+from raylog.base.errors import InvalidRecord
 
 SCHEDULED_TOPIC: Final = "__scheduled"
 """The internal topic in which delayed records wait."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 from raylog.core.lane import SEQUENCES, Lane, split_at
 from raylog.core.scheduling.events import Delivered, NotDelivered
 from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import Append, Effect, Resolved, Target
 from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, TargetLane

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 from raylog.core.scheduling.commands import Commands
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.keys import offset_of

@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from raylog.base.errors import IneligibleReplica
+from raylog.base.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import RequestSleep, SleepProposed
 from raylog.core.controller.leading.isr_changes import checked_proposal
 from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import IneligibleReplica
-from raylog.core.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.reassignment.requests import is_moving

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.core.decision import RequestId
-from raylog.core.errors import RaylogError
-from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 
 # ---------------------------------------------------------------- events
 

@@ -13,9 +13,7 @@ from collections.abc import Callable, Collection, Iterator
 from heapq import heappop, heappush
 from typing import Final, assert_never
 
-from raylog.core.config import TopicConfig
-from raylog.core.decision import RequestId
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     NotController,
     NotLeaderOrFollower,
@@ -25,7 +23,9 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import EARLIEST, LATEST, NO_EPOCH, NO_LEADER, BrokerId, Offset, TopicPartition
+from raylog.base.ids import EARLIEST, LATEST, NO_EPOCH, NO_LEADER, BrokerId, Offset, TopicPartition
+from raylog.core.config import TopicConfig
+from raylog.core.decision import RequestId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, SleepPoint

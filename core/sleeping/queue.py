@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from raylog.base.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.config import TopicConfig, sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import BrokerMember
-from raylog.core.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
-from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving

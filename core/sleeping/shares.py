@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.sleeping.changes import request_sleep
 

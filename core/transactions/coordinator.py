@@ -13,11 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, assert_never
 
-from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
-from raylog.core.coordinators.idleness import Idleness
-from raylog.core.coordinators.share import KeyShare
-from raylog.core.decision import Story
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
@@ -28,7 +24,11 @@ from raylog.core.errors import (
     TransactionalIdNotFound,
     did_you_mean,
 )
-from raylog.core.invariants import require
+from raylog.base.invariants import require
+from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
+from raylog.core.coordinators.idleness import Idleness
+from raylog.core.coordinators.share import KeyShare
+from raylog.core.decision import Story
 from raylog.core.outbox import Outbox
 from raylog.core.transactions import rules
 from raylog.core.transactions.decision import TxnDecision

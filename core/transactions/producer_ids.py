@@ -5,7 +5,7 @@ They come from the controller, a block at a time, and none twice. A coordinator 
 
 from __future__ import annotations
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 
 
 class ProducerIds:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, PRODUCER_EPOCH_MAX, Identity
 from raylog.core.transactions.states import TxnState, is_legal_move
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from raylog.core.errors import InvalidRequest, LimitReached, RaylogError
+from raylog.base.errors import InvalidRequest, LimitReached, RaylogError
 from raylog.core.transactions.records import TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -19,6 +18,7 @@ from raylog.core.errors import (
     ProducerFenced,
     RaylogError,
 )
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.transactions.events import InitReceived, ProducerRequest, VerifyReceived
 from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, Identity
 from raylog.core.transactions.records import NEVER, TxnChanged, TxnPartition

@@ -6,9 +6,9 @@ import heapq
 from collections import deque
 from typing import Generic, TypeVar
 
+from raylog.base.invariants import require
 from raylog.core.coordinators.events import CoordinatorRequest
 from raylog.core.decision import RequestId
-from raylog.core.invariants import require
 
 EventT = TypeVar("EventT", bound=CoordinatorRequest)
 

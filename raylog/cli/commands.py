@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from raylog.core.errors import did_you_mean
+from raylog.base.errors import did_you_mean
 
 CLUSTER_OPTIONS = ("bootstrap", "secret_file", "token_file", "address", "data_dir")
 """The options that name the cluster. Every command has them, so help shows them in a section of their own."""

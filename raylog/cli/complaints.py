@@ -7,8 +7,8 @@ import re
 
 import click
 
+from raylog.base import errors
 from raylog.cli.commands import hint
-from raylog.core import errors
 
 NO_CLUSTER = (
     "No Raylog cluster was found here; run `raylog start`, or give --bootstrap host:port and --secret-file for one "

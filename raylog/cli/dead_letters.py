@@ -102,9 +102,9 @@ def show(target: Target, topic: str, limit: int, as_json: bool) -> None:
 
 
 def _newest(target: Target, topic: str, limit: int) -> list[Record]:
+    from raylog.base.errors import UnknownTopicOrPartition
+    from raylog.base.ids import TopicPartition
     from raylog.client.consumer.consumer import Consumer
-    from raylog.core.errors import UnknownTopicOrPartition
-    from raylog.core.ids import TopicPartition
 
     found: list[Record] = []
     with Consumer(**target.client_arguments({"auto.offset.reset": "earliest"})) as consumer:

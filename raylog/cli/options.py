@@ -179,8 +179,8 @@ def cluster_options(function: Function) -> Function:
 def _read_address(ctx: click.Context, param: click.Parameter, text: str | None) -> str | None:
     """Refuse text that is no Ray address. A value from RAY_ADDRESS is checked only when it is used."""
     if text and ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
+        from raylog.base.errors import NoClusterFound
         from raylog.client.cluster.ray_session import require_ray_address
-        from raylog.core.errors import NoClusterFound
 
         try:
             require_ray_address(text, "--address")

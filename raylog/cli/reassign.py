@@ -209,7 +209,7 @@ def _ids(brokers: Sequence[int]) -> str:
 
 def _wait(admin: Admin, partitions: Collection[tuple[str, int]], timeout_s: float, as_json: bool = False) -> None:
     """Wait until these partitions are on their brokers, and print the progress. Raises RequestTimedOut."""
-    from raylog.core.errors import RequestTimedOut
+    from raylog.base.errors import RequestTimedOut
 
     deadline_s = time.monotonic() + timeout_s
     say_at_s, left_before = time.monotonic() + SAY_S, len(partitions)

@@ -14,10 +14,10 @@ from raylog.cli.output import counted, say, show_done, show_each, show_json, sho
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from raylog.base.errors import RaylogError, StillStarting
+    from raylog.base.ids import TopicPartition
     from raylog.client.admin.admin import Admin
     from raylog.client.admin.descriptions import TopicDescription
-    from raylog.core.errors import RaylogError, StillStarting
-    from raylog.core.ids import TopicPartition
 
 
 LEADERS_WAIT_S: Final = 30.0
@@ -71,7 +71,7 @@ def create(
     If some need longer, the topic exists all the same: the command shows how many still start, and succeeds.
     """
     settings = pairs("--config", config)
-    from raylog.core.errors import StillStarting, TopicAlreadyExists
+    from raylog.base.errors import StillStarting, TopicAlreadyExists
 
     with _admin(target) as admin:
         try:
@@ -123,7 +123,7 @@ def _created(
 
 def _alone(admin: Admin, made: TopicDescription) -> str:
     """A warning for a topic with one copy of each record, where more brokers could keep more; otherwise empty."""
-    from raylog.core.errors import RaylogError
+    from raylog.base.errors import RaylogError
 
     try:
         brokers = len(admin.describe_cluster().brokers)
@@ -217,9 +217,9 @@ def offsets(target: Target, names: tuple[str, ...], as_json: bool) -> None:
 
 
 def _offsets(target: Target, names: tuple[str, ...]) -> list[dict[str, Any]]:
+    from raylog.base.errors import UnknownTopicOrPartition
+    from raylog.base.ids import TopicPartition
     from raylog.client.consumer.consumer import Consumer
-    from raylog.core.errors import UnknownTopicOrPartition
-    from raylog.core.ids import TopicPartition
 
     with Consumer(**target.client_arguments()) as consumer:
         places: list[TopicPartition] = []
@@ -274,7 +274,7 @@ def alter(
     settings = pairs("--config", config)
     if not settings and not delete_config and partitions is None:
         raise click.UsageError("nothing to change: give --partitions N, --config key=value, or --delete-config key")
-    from raylog.core.errors import StillStarting
+    from raylog.base.errors import StillStarting
 
     starting, left = "", 0
     with _admin(target) as admin:
@@ -310,7 +310,7 @@ def delete(target: Target, names: tuple[str, ...], if_exists: bool, yes: bool, a
 
 
 def _deletions(admin: Admin, names: tuple[str, ...], if_exists: bool) -> Iterator[tuple[dict[str, object], str]]:
-    from raylog.core.errors import UnknownTopicOrPartition
+    from raylog.base.errors import UnknownTopicOrPartition
 
     for name in names:
         try:
@@ -402,7 +402,7 @@ def elect(
 def _show_elections(
     results: dict[TopicPartition, RaylogError | None], described: dict[str, TopicDescription], as_json: bool
 ) -> None:
-    from raylog.core.errors import ElectionNotNeeded
+    from raylog.base.errors import ElectionNotNeeded
 
     rows = []
     for partition, error in results.items():

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from raylog.base.errors import StartFailed
 from raylog.core.configuration.listeners import ADVERTISED, LISTENERS, Binding, bracketed, native_binding
-from raylog.core.errors import StartFailed
 from raylog.launch.placement import BrokerPlacement
 from raylog.launch.plaintext import check_hosts
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.base.errors import InvalidRequest, StartFailed
 from raylog.client.progress import Progress, Say
-from raylog.core.errors import InvalidRequest, StartFailed
 from raylog.launch.ending.stopping import actor_names, stop_broker_actors
 from raylog.launch.kept_directories import NODE_FOLDER
 from raylog.rpc.auth.secret_files import SecretFiles

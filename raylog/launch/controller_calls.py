@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from raylog.core.errors import NoClusterFound
+from raylog.base.errors import NoClusterFound
 
 POLL_S: Final = 0.05
 CALL_TIMEOUT_S: Final = 15.0

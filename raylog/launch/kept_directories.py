@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
+from raylog.base.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.storage.log.files import private_folder, sync_folder
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.core.errors import DataDirectoryError, StartFailed
+from raylog.base.errors import DataDirectoryError, StartFailed
 from raylog.rpc import Credentials
 from raylog.rpc.auth.secret_files import SecretFileError, SecretFiles, copy_secrets, make_secrets
 

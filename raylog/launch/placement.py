@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
+from raylog.base.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.launch.controller_calls import running_folder
 from raylog.launch.kept_directories import NODE_FOLDER, check_room, embedded_folders
 from raylog.launch.survey import check_metadata, restore_cluster_id

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from raylog.core.errors import InvalidConfig, StartFailed
+from raylog.base.errors import InvalidConfig, StartFailed
 
 ENV_ALLOW_PLAINTEXT: Final = "RAYLOG_ALLOW_PLAINTEXT"
 

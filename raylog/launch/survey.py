@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.core.errors import DataDirectoryError, StartFailed
+from raylog.base.errors import DataDirectoryError, StartFailed
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders
 from raylog.launch.voters import keep_voters
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from raylog.launch.private_files import write_private
 
 VOTERS: Final = "metadata-voters"

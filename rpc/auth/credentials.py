@@ -1,7 +1,7 @@
 """The secrets and tokens of a process: what it proves when it connects, and which roles it accepts when it listens.
 
 A cluster has two secrets. Brokers, replicas, coordinators and the controller prove the cluster's, and may call every
-method; clients prove the clients', and may call the methods in `protocol/permissions.py`. Each has one value, or two
+method; clients prove the clients', and may call the methods in `actors/permissions.py`. Each has one value, or two
 during a rotation. A Spark task has neither: it has a token (`tokens.py`). Used by `handshake.py`, by servers and by all
 connecting processes. Pure.
 """
@@ -11,24 +11,15 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NoReturn, TypeAlias
 
+from raylog.base.access import Role
 from raylog.rpc.auth.tokens import Token
 
 MIN_SECRET_BYTES = 16
 MAX_VALUES = 2
 """Values of one secret that are valid at the same time: the new one and the one that it replaces."""
 _CLIENT_LABEL = b"raylog: the clients' secret, derived from the cluster's"
-
-
-class Role(IntEnum):
-    """A peer's role; each includes the roles below it."""
-
-    TOKEN = 1
-    """Has a token: may do what is granted by it, until it expires."""
-    CLIENT = 2
-    CLUSTER = 3
 
 
 def check_secret(value: bytes) -> bytes:

@@ -27,8 +27,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from raylog.core.errors import AuthenticationFailed
-from raylog.rpc.auth.credentials import MAX_VALUES, Credentials, Role
+from raylog.base.access import Role
+from raylog.base.errors import AuthenticationFailed
+from raylog.rpc.auth.credentials import MAX_VALUES, Credentials
 from raylog.rpc.auth.tokens import Form, Grant, TokenError, key_of, read_claims
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
 

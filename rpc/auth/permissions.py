@@ -1,6 +1,6 @@
 """Which role may call which method of an endpoint, and which requests a token covers.
 
-Made from the pages by `protocol/permissions.py`. `Connection` refuses forbidden requests before the handler sees them.
+Made from the pages by `actors/permissions.py`. `Connection` refuses forbidden requests before the handler sees them.
 Pure, except for the clock by which tokens expire.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from raylog.core.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError, UnknownTopicId
-from raylog.rpc.auth.credentials import Role
+from raylog.base.access import Role
+from raylog.base.errors import ClusterAuthorizationFailed, InvalidRequest, RaylogError, UnknownTopicId
 from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.request import Handler, Request
 

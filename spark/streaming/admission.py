@@ -9,8 +9,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import TopicPartition
 from raylog.spark.streaming.stream_offsets import StreamOffsets, backlog, following
 
 DEFAULT_MAX_TRIGGER_DELAY = "15m"

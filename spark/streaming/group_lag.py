@@ -10,12 +10,12 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import now_s
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 
 logger = logging.getLogger(__name__)
 

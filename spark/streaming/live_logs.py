@@ -12,6 +12,8 @@ from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from raylog.base.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline, now_s
 from raylog.client.ranges.cutting import RecordSizes, cut
@@ -27,8 +29,6 @@ from raylog.client.ranges.planning import (
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.task_tokens import TaskTokens
-from raylog.core.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
 from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets
 
 Result = TypeVar("Result")

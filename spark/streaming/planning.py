@@ -12,11 +12,11 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from raylog.base.errors import RaylogError, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges.planning import PLAN_TIMEOUT_S
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.core.errors import RaylogError, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.spark.options import ReadOptions
 from raylog.spark.streaming.admission import Admission, Limits
 from raylog.spark.streaming.group_lag import GroupLag

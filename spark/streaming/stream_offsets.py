@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidConfig,
     OffsetOutOfRange,
     RaylogError,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 IDS = "raylog/ids"
 """JSON key of the topics' ids. A topic that was deleted and created again has another id."""

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
 from raylog.spark.plainly import plainly

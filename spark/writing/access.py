@@ -11,13 +11,13 @@ import os
 import sys
 from collections.abc import Sequence
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster.credentials import token_line
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.runtime import shared
 from raylog.client.task_tokens import require_transactions, require_write
-from raylog.core.errors import InvalidConfig
 from raylog.spark.writing.options import WriteOptions
 from raylog.spark.writing.task_writer import TaskPlan
 

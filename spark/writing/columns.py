@@ -21,8 +21,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from raylog.base.errors import InvalidConfig, InvalidRecord, did_you_mean
 from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
-from raylog.core.errors import InvalidConfig, InvalidRecord, did_you_mean
 
 HEADERS = "array<struct<key:string,value:binary>>"
 ALLOWED: dict[str, str] = {

@@ -27,7 +27,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
     InvalidTxnState,

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from raylog.base.errors import InvalidRecord, RaylogError, RequestTimedOut
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.transactions import TRANSACTIONS_TOPIC, AsyncTransactionAdmin
 from raylog.client.cluster.cluster_client import GROUP, ClusterClient
 from raylog.client.cluster.deadline import Deadline
@@ -21,8 +23,6 @@ from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from raylog.core.errors import InvalidRecord, RaylogError, RequestTimedOut
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import (
     DESCRIBE_GROUP,
     OFFSET_FETCH,

@@ -9,10 +9,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from raylog.base.errors import InvalidTxnState, RaylogError
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig, load
 from raylog.client.runtime import shared
-from raylog.core.errors import InvalidTxnState, RaylogError
 from raylog.spark.writing.commits import Prepared, abort, commit, is_sweep_due, sweep
 from raylog.spark.writing.coordinators import Coordinators, hold
 from raylog.spark.writing.task_writer import TaskPlan, Written

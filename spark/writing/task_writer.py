@@ -16,12 +16,12 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
+from raylog.base.errors import ClientClosed
 from raylog.client.cluster.credentials import read_token
 from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity
 from raylog.client.runtime import shared
-from raylog.core.errors import ClientClosed
 from raylog.spark.writing.columns import split
 from raylog.spark.writing.commits import Identity, Init, Initialised, Prepared, Request, begin_task, task_id
 from raylog.spark.writing.coordinators import Coordinators, hold

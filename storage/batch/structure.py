@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from raylog.core.errors import UnsupportedCompression
+from raylog.base.errors import UnsupportedCompression
 from raylog.storage.batch.columns import split_columns
 from raylog.storage.batch.compression import Buffer, decompress, plain_bound, plain_size
 from raylog.storage.batch.grids import FOUR_COLUMNS, NIL, array_at

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.batch.marker import is_marker

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import google_crc32c
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.errors import RaylogError
+from raylog.base.epochs import EpochHistory
+from raylog.base.errors import RaylogError
 from raylog.storage.errors import CorruptBatch, LogDamaged, WrongTopicId, from_os_error
 from raylog.storage.log.files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from raylog.storage.log.producer_state import ProducerState

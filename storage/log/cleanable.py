@@ -10,7 +10,7 @@ import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.cleaner.ages import UNDATED_MS, Ages, has_dated
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder
 from raylog.storage.cleaner.rules import (

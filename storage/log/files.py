@@ -11,7 +11,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.descriptors import open_file

@@ -6,7 +6,7 @@ stamped with an epoch that contradicts the history, and cuts them or raises LogD
 
 from __future__ import annotations
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage.log.checkpoints import Checkpoints
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 import msgspec
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidTxnState,

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch

@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.batch.marker import TxnMarker, decode_marker, is_marker

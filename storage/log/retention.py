@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.errors import from_os_error
 from raylog.storage.log.config import LogConfig

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     InvalidRecord,
     InvalidTimestamp,

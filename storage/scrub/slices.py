@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import google_crc32c
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import CRC_START, HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.descriptors import open_file

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import raylog
 from raylog.actors.naming import CONTROLLER
-from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
+from raylog.base.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget, Setup, Strike
 from tests.chaos.injuries.crowd import CROWD, Crowd

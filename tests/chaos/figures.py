@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos.arena import CLUSTER_CONFIG, Arena, LeftOut, Setup
 from tests.chaos.evidence.report import spread
 from tests.chaos.sight import wait_until

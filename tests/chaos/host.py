@@ -24,7 +24,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import broker_folder, replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
-from raylog.core.errors import ConnectionFailed, RaylogError
+from raylog.base.errors import ConnectionFailed, RaylogError
 from tests.chaos.injuries.namespace import end_with_parent, enter
 
 logger = logging.getLogger(__name__)

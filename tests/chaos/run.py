@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import CLUSTER_CONFIG, PARTS, Arena, LeftOut, Setup
 from tests.chaos.evidence import logs

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
+from raylog.base.errors import RaylogError
 from raylog.client.producer.futures import SendFuture
-from raylog.core.errors import RaylogError
 from tests.chaos.evidence.checker import Anomaly
 from tests.chaos.workload import CALL_TIMEOUT_MS, DELIVERY_TIMEOUT_MS, RETRY_S, in_words
 

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
-from raylog.client.producer.futures import SendFuture
-from raylog.core.errors import (
+from raylog.base.errors import (
     CommitFailed,
     FencedInstanceId,
     IllegalGeneration,
@@ -21,6 +20,7 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownMemberId,
 )
+from raylog.client.producer.futures import SendFuture
 from tests.chaos.evidence.history import Commit, History, Moved, Outcome, Poll, Seen, Send
 
 TOPIC: Final = "chaos"

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TypeVar
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.ids import TopicPartition
 from raylog.storage import filesystem
 from tests.cluster.local_cluster import SECRET, LocalCluster
 

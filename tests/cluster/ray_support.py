@@ -19,7 +19,7 @@ import pytest
 
 import raylog
 from raylog.actors.processes.spare_roles import actors_by_role
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.launch.cluster import Cluster
 from raylog.rpc import Connection, Reply, connect
 from raylog.storage.batch.header import iter_headers

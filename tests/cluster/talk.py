@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from raylog.actors.clock import wall_ms
-from raylog.core.errors import NotController, RaylogError
+from raylog.base.errors import NotController, RaylogError
 from raylog.rpc import Connection, Reply, connect
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, decode_batch, encode_batch

@@ -12,7 +12,7 @@ import pytest
 import ray
 
 import raylog
-from raylog.core.errors import InvalidConfig, InvalidRecord, UnknownTopicOrPartition
+from raylog.base.errors import InvalidConfig, InvalidRecord, UnknownTopicOrPartition
 from raylog.data.columns import SCHEMA
 from tests.waiting import wait_for
 

@@ -13,8 +13,8 @@ from ray.data import DataContext
 from ray.exceptions import WorkerCrashedError
 
 import raylog
-from raylog.core.errors import RecordTooLarge
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import RecordTooLarge
+from raylog.base.ids import TopicPartition
 from tests.cluster.ray_support import kill_leaders
 from tests.waiting import wait_for
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.cluster.ray_support import kill_leaders
 from tests.readers import topics
 from tests.readers.promises import Promise

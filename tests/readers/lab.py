@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.cluster.ray_support import AWAKE, own_ray
 from tests.readers import topics
 from tests.readers.injuring import Injuries

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import raylog
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.readers.topics import Rows, columns_of, level_of, rows_of
 from tests.readers.trials import Trial
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import raylog
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.accepted import IsolationLevel
 from raylog.client.reading.column_batch import ColumnBatch
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from tests.readers.promises import Promise
 from tests.readers.trials import Trial
 

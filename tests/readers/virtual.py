@@ -18,13 +18,13 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+from raylog.base.errors import CorruptMessage, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading
-from raylog.core.errors import CorruptMessage, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.data.attempts import REPETITIONS
 from raylog.data.datasource import RangesTask
 from raylog.data.following import FollowingTask

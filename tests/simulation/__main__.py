@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import count as counted
 
-from raylog.core.errors import did_you_mean
+from raylog.base.errors import did_you_mean
 from tests.simulation.planted import noticed
 from tests.simulation.planted.bugs import STORY, AnyBug
 from tests.simulation.planted.planted import EVERY_BUG, catch

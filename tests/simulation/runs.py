@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from tests.simulation.consumers import faults as consumer_faults
 from tests.simulation.consumers.simulation import ConsumerSimulation
 from tests.simulation.groups import faults as group_faults

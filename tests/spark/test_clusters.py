@@ -133,7 +133,7 @@ def test_a_job_on_a_standalone_cluster_reads_and_writes_with_a_token(
             printed = run([*submit, str(job), orders.bootstrap, token(orders)], environment, tmp_path)
     assert "MASTER spark" in printed
     assert "COUNT 3000" in printed
-    assert "MISTAKE raylog.core.errors." in printed
+    assert "MISTAKE raylog.base.errors." in printed
     assert "startingTimestamp wins; startingOffsets is ignored." in printed
     assert orders.partitions["copies", 0].log_end == 10
 

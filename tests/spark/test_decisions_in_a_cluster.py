@@ -10,13 +10,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raylog.base.errors import InvalidTxnState, ProducerFenced, TransactionAborted
 from raylog.client.admin.admin import Admin
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig, load
 from raylog.client.producer.bulk import send_all
 from raylog.client.producer.producer import Producer
 from raylog.client.runtime import shared
-from raylog.core.errors import InvalidTxnState, ProducerFenced, TransactionAborted
 from raylog.spark.writing.commits import Decision, End, Fence, Prepared, Read, Request, Store, Talk, commit, task_id
 from raylog.spark.writing.coordinators import Coordinators, hold
 from raylog.spark.writing.driver import abort_batch, commit_batch

@@ -85,7 +85,7 @@ def make(spark: SparkSession, topics: ToyCluster, tmp_path: Path) -> Mistakes:
 
 
 def sentence_of(mistake: Callable[[], object]) -> str:
-    """The last line of the Python error inside the one of PySpark: `raylog.core.errors...: sentence`."""
+    """The last line of the Python error inside the one of PySpark: `raylog.base.errors...: sentence`."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:
@@ -94,7 +94,7 @@ def sentence_of(mistake: Callable[[], object]) -> str:
     assert "\tat " not in shown, "frames of the JVM"
     assert "During handling" not in shown, shown
     assert "Could not serialize" not in shown, shown
-    ours = [line for line in shown.splitlines() if line.startswith("raylog.core.errors.")]
+    ours = [line for line in shown.splitlines() if line.startswith("raylog.base.errors.")]
     assert len(ours) == 1, shown
     frames = [line for line in shown.splitlines() if line.lstrip().startswith("File ") and "/pyspark" not in line]
     assert len(frames) <= 1, shown  # where the error was stripped of the others

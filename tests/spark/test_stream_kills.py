@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import raylog
-from raylog.core.errors import GroupIdNotFound
+from raylog.base.errors import GroupIdNotFound
 from tests.cluster.ray_support import AWAKE, kill_leaders, own_ray
 from tests.waiting import wait_for
 

@@ -6,10 +6,10 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.runtime import Runtime
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.waiting import wait_for
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import DataDirectoryError, RaylogError, StartFailed
+from raylog.base.errors import DataDirectoryError, RaylogError, StartFailed
 from raylog.launch.kept_directories import check_room, embedded_folders, kept
 
 

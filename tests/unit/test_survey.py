@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from raylog.launch.survey import Holding, adopt, known_cluster, look, restore_cluster_id
 from raylog.storage.directory import DataDirectory
 

@@ -14,6 +14,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from raylog.base.errors import RaylogError, UnreleasedInstanceId
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
@@ -22,7 +23,6 @@ from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S, look_
 from raylog.client.consumer.sessions.handover import Handover, PollTurns
 from raylog.client.group.consumer_membership import JOIN_EPOCH, ConsumerMembership
 from raylog.client.group.membership import Call
-from raylog.core.errors import RaylogError, UnreleasedInstanceId
 from raylog.protocol.groups import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatReply,

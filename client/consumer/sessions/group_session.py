@@ -16,6 +16,8 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from raylog.base.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
@@ -25,8 +27,6 @@ from raylog.client.group.assignor import Subscription
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.group.membership import Call, Membership
 from raylog.client.tasks import outcomes
-from raylog.core.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import DESCRIBE_GROUP, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, DescribeGroupRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 

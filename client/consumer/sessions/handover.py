@@ -12,13 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import Start
 from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Membership
 from raylog.client.tasks import LastingTask
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 
 MemberT = TypeVar("MemberT", Membership, ConsumerMembership)
 

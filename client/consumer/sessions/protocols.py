@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
+from raylog.base.errors import InconsistentGroupProtocol, RaylogError
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
@@ -20,7 +21,6 @@ from raylog.client.consumer.sessions.group_session import GroupSession
 from raylog.client.group.assignor import PartitionAssignor
 from raylog.client.group.assignors import RangeAssignor, rebalance_protocol_of, strategies_of
 from raylog.client.group.membership import Membership
-from raylog.core.errors import InconsistentGroupProtocol, RaylogError
 
 logger = logging.getLogger(__name__)
 

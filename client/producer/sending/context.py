@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from raylog.base.errors import RaylogError
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.sending.queues import PartitionQueue
 from raylog.client.tasks import outcome
-from raylog.core.errors import RaylogError
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.header import TRANSACTIONAL_BIT

@@ -34,13 +34,7 @@ from functools import partial
 from itertools import islice
 from typing import Any
 
-from raylog.client.cluster.failures import Backoff, as_raylog_error
-from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Batch
-from raylog.client.producer.sending.context import DeliveryContext, Transaction
-from raylog.client.producer.sending.queues import PartitionQueue
-from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
-from raylog.client.tasks import LastingTask
-from raylog.core.errors import (
+from raylog.base.errors import (
     DeliveryTimedOut,
     DuplicateSequence,
     InvalidProducerEpoch,
@@ -52,6 +46,12 @@ from raylog.core.errors import (
     RequestTimedOut,
     TransactionAbortable,
 )
+from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Batch
+from raylog.client.producer.sending.context import DeliveryContext, Transaction
+from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
+from raylog.client.tasks import LastingTask
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.method import Method
 from raylog.protocol.replica import PRODUCE, ProduceReply, ProduceRequest

@@ -9,11 +9,11 @@ import random
 from collections import deque
 from dataclasses import replace
 
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.partitioner import hash_of_key, next_sticky_partition
 from raylog.client.producer.sizes import INT_MAX, MESSAGE_BYTES_DEFAULT, LargestRecord, most_counted_bytes
-from raylog.core.errors import UnknownTopicOrPartition
 
 KEYS_REMEMBERED = 16_384
 """How many keys of a topic are cached with their queue: keys repeat, and a look-up costs a tenth of hashing."""

@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import Any
 
+from raylog.base.errors import RaylogError
 from raylog.client.bell import Bell
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
@@ -21,7 +22,6 @@ from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.sending.context import DeliveryContext, Transaction
 from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.producer.sending.queues import PartitionQueue, partition_removed
-from raylog.core.errors import RaylogError
 from raylog.rpc import WriteCoalescer
 from raylog.rpc.host.malloc import keep_freed_memory
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
+from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments
 from raylog.client.producer.engine import Engine
 from raylog.client.runtime import Runtime
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
-from raylog.core.ids import TopicPartition
 
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 

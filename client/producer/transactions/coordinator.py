@@ -9,13 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from raylog.client.cluster.cluster_client import GROUP, TRANSACTION, ClusterClient
-from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.failures import Backoff
-from raylog.client.config import ProducerConfig
-from raylog.client.producer.transactions.state import UNKNOWN, Identity
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClusterAuthorizationFailed,
     ConcurrentTransactions,
     InvalidProducerEpoch,
@@ -29,7 +23,13 @@ from raylog.core.errors import (
     UnsupportedVersion,
     from_code,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.cluster.cluster_client import GROUP, TRANSACTION, ClusterClient
+from raylog.client.cluster.deadline import Deadline
+from raylog.client.cluster.failures import Backoff
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.transactions.state import UNKNOWN, Identity
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from raylog.protocol.groups import TXN_OFFSET_COMMIT, OffsetCommitPartition, TxnOffsetCommitRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.transactions import (

@@ -13,15 +13,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Protocol
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.deadline import Deadline, now_s
-from raylog.client.cluster.failures import as_raylog_error
-from raylog.client.config import ProducerConfig
-from raylog.client.producer.transactions.coordinator import FATAL, CoordinatorCalls
-from raylog.client.producer.transactions.state import Call, Identity, Status, TransactionState
-from raylog.client.tasks import LastingTask
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     CommitFailed,
     FencedInstanceId,
@@ -35,7 +27,15 @@ from raylog.core.errors import (
     TransactionAborted,
     UnknownMemberId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.deadline import Deadline, now_s
+from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.transactions.coordinator import FATAL, CoordinatorCalls
+from raylog.client.producer.transactions.state import Call, Identity, Status, TransactionState
+from raylog.client.tasks import LastingTask
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 
 TIMED = {
     Call.INIT: "txn-init-time-ns-total",

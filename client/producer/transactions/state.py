@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
+from raylog.base.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError, TransactionAbortable
+from raylog.base.invariants import require
 from raylog.client.types import PreparedTxnState
-from raylog.core.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError, TransactionAbortable
-from raylog.core.invariants import require
 
 
 class Status(Enum):

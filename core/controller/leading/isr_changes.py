@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from raylog.base.errors import (
+    FencedLeaderEpoch,
+    IneligibleReplica,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    NotController,
+    StaleBrokerEpoch,
+)
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     IsrChangeReceived,
@@ -14,14 +22,6 @@ from raylog.core.controller.leading.leadership import (
 )
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.errors import (
-    FencedLeaderEpoch,
-    IneligibleReplica,
-    InvalidRequest,
-    InvalidUpdateVersion,
-    NotController,
-    StaleBrokerEpoch,
-)
 from raylog.core.partition import PartitionState
 
 

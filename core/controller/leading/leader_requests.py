@@ -8,11 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import ElectLeadersReceived
-from raylog.core.controller.leading.leadership import Standing, led_by_preferred
-from raylog.core.controller.liveness import Liveness
-from raylog.core.errors import (
+from raylog.base.errors import (
     ElectionNotNeeded,
     EligibleLeadersNotAvailable,
     InvalidRequest,
@@ -21,7 +17,11 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.events import ElectLeadersReceived
+from raylog.core.controller.leading.leadership import Standing, led_by_preferred
+from raylog.core.controller.liveness import Liveness
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
 

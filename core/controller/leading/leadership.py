@@ -19,8 +19,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 
+from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.config import TopicConfig
-from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.partition import PartitionState
 
 

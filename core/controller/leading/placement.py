@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from raylog.core.ids import BrokerId
-from raylog.core.invariants import require
+from raylog.base.ids import BrokerId
+from raylog.base.invariants import require
 
 Assignment = tuple[tuple[BrokerId, ...], ...]
 """The brokers of each partition, preferred leader in front."""

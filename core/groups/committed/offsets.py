@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupSubscribedToTopic,
     InvalidRequest,
     LimitReached,
@@ -21,6 +20,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnstableOffsetCommit,
 )
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived, TxnOffsetCommitReceived
 from raylog.core.groups.figures import OffsetFigures

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidRequest,
@@ -21,6 +20,7 @@ from raylog.core.errors import (
     RecordTooLarge,
     TransactionCoordinatorFenced,
 )
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.committed.offsets import OffsetStore, room_error, row_error
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import EndTxnOffsetsReceived, TxnOffsetCommitReceived

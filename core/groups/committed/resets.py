@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidRequest,
     RaylogError,
     RecordTooLarge,
     ResetOutdated,
     UnstableOffsetCommit,
 )
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.committed.offsets import OffsetStore, row_error
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import OffsetResetReceived

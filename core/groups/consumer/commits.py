@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import RaylogError, StaleMemberEpoch, UnknownMemberId
+from raylog.base.errors import RaylogError, StaleMemberEpoch, UnknownMemberId
 from raylog.core.groups.consumer.group import AWAY_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.heartbeats import member_error
 from raylog.core.groups.consumer.records import Place

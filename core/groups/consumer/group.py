@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from raylog.base.invariants import require
 from raylog.core.decision import RequestId
 from raylog.core.groups.consumer.assignors import DEFAULT_ASSIGNOR, Reader
 from raylog.core.groups.consumer.records import (
@@ -28,7 +29,6 @@ from raylog.core.groups.consumer.records import (
     TopicFacts,
 )
 from raylog.core.groups.states import ConsumerGroupState
-from raylog.core.invariants import require
 
 LEAVE_EPOCH = -1
 """Epoch in the last heartbeat of a member that leaves."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from raylog.core.coordinators.sizes import wire_bytes
-from raylog.core.decision import RequestId
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupMaxSizeReached,
     InvalidRequest,
     InvalidSessionTimeout,
@@ -23,6 +21,9 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnsupportedAssignor,
 )
+from raylog.base.invariants import require
+from raylog.core.coordinators.sizes import wire_bytes
+from raylog.core.decision import RequestId
 from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
@@ -37,7 +38,6 @@ from raylog.core.groups.consumer.records import (
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import LookUpTopics, MemberHeartbeatReceived, TopicsSeen
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.invariants import require
 
 NAMES_BYTES_MAX: Final = 4 * 1024
 """Most bytes of a member's ids, its group's name and its host, together."""

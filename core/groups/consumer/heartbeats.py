@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     RaylogError,
@@ -19,6 +18,7 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnreleasedInstanceId,
 )
+from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup, Session
 from raylog.core.groups.consumer.reconcile import next_current

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
-from raylog.core.invariants import require
+from raylog.base.invariants import require
 
 
 class Places:

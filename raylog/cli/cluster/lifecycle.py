@@ -268,8 +268,8 @@ def stop(
         return
     if force:
         raise click.UsageError("--force goes with --broker; a cluster stops without it")
+    from raylog.base.errors import NoClusterFound
     from raylog.cli.cluster import ray_node
-    from raylog.core.errors import NoClusterFound
     from raylog.launch import cluster as clusters
     from raylog.launch.controller_calls import running_folder
 

@@ -12,7 +12,7 @@ from typing import Final
 
 import click
 
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 
 ENV_BOOTSTRAP: Final = "RAYLOG_BOOTSTRAP"
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -59,8 +59,8 @@ def require_an_answer(bootstrap: str, data_dir: Path) -> None:
 def _brokers_in(data_dir: Path) -> list[tuple[str, int]]:
     """The (host, port) at which the embedded brokers of a data directory listened when they last started."""
     from raylog.actors.listening import KEPT_FILE, PORT_KEY, kept_values, listeners_in
+    from raylog.base.errors import RaylogError
     from raylog.core.configuration.listeners import native_binding
-    from raylog.core.errors import RaylogError
     from raylog.launch.kept_directories import embedded_folders
 
     found = []

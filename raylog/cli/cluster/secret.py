@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
+from raylog.base.errors import DataDirectoryError
 from raylog.cli.commands import Commands
 from raylog.cli.options import data_dir_option, json_option
 from raylog.cli.output import show_done
-from raylog.core.errors import DataDirectoryError
 
 NEXT = (
     "On a cluster of several nodes, run `raylog start` with the same directory now: it brings the files of the other "

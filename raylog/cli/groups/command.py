@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from raylog.base.ids import TopicPartition
 from raylog.cli.commands import Commands
 from raylog.cli.groups.description import Section, plain, progress, show
 from raylog.cli.options import Target, cluster_options, confirm, json_option, read_moment, yes_option
 from raylog.cli.output import counted, show_done, show_each, show_json, show_table
 from raylog.core.groups.states import STATES_BY_TYPE, GroupType, named_states, named_types
-from raylog.core.ids import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin

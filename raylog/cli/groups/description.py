@@ -17,9 +17,9 @@ from raylog.core.groups.states import GroupType
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
+    from raylog.base.ids import TopicPartition
     from raylog.client.admin.descriptions import GroupDescription, MemberDescription
     from raylog.client.admin.lag import PartitionLag
-    from raylog.core.ids import TopicPartition
 
 
 class Section(Enum):

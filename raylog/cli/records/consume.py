@@ -145,8 +145,8 @@ def _take_up(
 
     Raises UnknownTopicOrPartition.
     """
-    from raylog.core.errors import UnknownTopicOrPartition
-    from raylog.core.ids import TopicPartition
+    from raylog.base.errors import UnknownTopicOrPartition
+    from raylog.base.ids import TopicPartition
 
     if pattern is not None and place is None:
         consumer.subscribe(pattern=pattern)
@@ -192,8 +192,8 @@ def _polls(consumer: Consumer, timeout_ms: int | None, max_messages: int | None)
 
 def _written(consumer: Consumer, polls: Iterable[list[Record]], to_bytes: Formatter) -> Iterator[int]:
     """Write records; yields how many. After an error, a group continues behind the last flushed record."""
-    from raylog.core.errors import RaylogError
-    from raylog.core.ids import TopicPartition
+    from raylog.base.errors import RaylogError
+    from raylog.base.ids import TopicPartition
 
     ends: dict[TopicPartition, int] = {}
     try:

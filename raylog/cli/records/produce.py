@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from raylog.base.errors import RecordTooLarge
 from raylog.cli.commands import ManyValues
 from raylog.cli.options import Target, cluster_options, pairs
 from raylog.cli.records.json_lines import Line, read_line
-from raylog.core.errors import RecordTooLarge
 
 if TYPE_CHECKING:
     from raylog.client.producer.futures import SendFuture

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 
 if TYPE_CHECKING:
     from raylog.client.consumer.consumer import Consumer

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from raylog.base.errors import StartFailed
 from raylog.client.progress import Progress
-from raylog.core.errors import StartFailed
 
 STOPS_AT_ONCE: Final = 64
 """Most actors of the cluster that may be stopping at the same time: a few for each processor."""

@@ -9,7 +9,7 @@ import threading
 from typing import Any, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 
 SOURCE: Final = "chaos"
 RESULTS: Final = "results"

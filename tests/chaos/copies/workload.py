@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos.copies.worker import CALL_TIMEOUT_MS, POLL_MS, RESULTS, RETRY_S, SOURCE, TRANSACTION_TIMEOUT_MS
 from tests.chaos.evidence.history import History, Poll, Send
 from tests.simulation.whole.transactions.ledger import Ledger, Txn

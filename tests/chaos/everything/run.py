@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos.arena import Injected, Strike
 from tests.chaos.copies.run import CopiesRun, Records
 from tests.chaos.copies.workload import CopiesWorkload

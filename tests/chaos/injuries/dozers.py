@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget
 from tests.chaos.injuries.sleepers import AWAY_S, LOSE, PAUSE_S, WITHIN_S, read_all

@@ -21,8 +21,8 @@ from typing import Any, Final
 import msgspec
 
 from raylog.actors.naming import broker_folder
+from raylog.base.errors import ConnectionFailed
 from raylog.core.config import validate_cluster_config
-from raylog.core.errors import ConnectionFailed
 from tests.chaos.arena import Injected, NoTarget, Setup, incomplete
 from tests.chaos.host import MESSAGE_BYTES, HostSpec, read_place
 from tests.chaos.injuries import namespace

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import raylog
 from raylog.actors.naming import CONTROLLER
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos import sight
 from tests.chaos.arena import Injected, NoTarget
 

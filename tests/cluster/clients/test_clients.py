@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import raylog
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.cluster.ray_support import own_ray
 from tests.waiting import wait_for
 

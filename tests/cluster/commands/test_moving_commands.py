@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.unit.cli.support import Outcome, refusal

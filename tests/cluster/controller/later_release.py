@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState, ReplicaPlace

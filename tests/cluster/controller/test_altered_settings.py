@@ -6,9 +6,9 @@ import asyncio
 
 from raylog.actors.clock import wall_ms
 from raylog.actors.groups.server import GroupCoordinatorServer
+from raylog.base.errors import GroupMaxSizeReached, InvalidConfig, InvalidTimestamp, NotEnoughReplicas
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.errors import GroupMaxSizeReached, InvalidConfig, InvalidTimestamp, NotEnoughReplicas
 from raylog.storage.batch.records import encode_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused

@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from raylog.core.errors import InconsistentClusterId, NotController
+from raylog.base.errors import InconsistentClusterId, NotController
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually

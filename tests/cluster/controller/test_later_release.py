@@ -5,13 +5,13 @@ from unittest import mock
 
 import pytest
 
+from raylog.base.errors import UnsupportedVersion
+from raylog.base.features import SUPPORTED, LevelRange
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.admin.features import FeatureDescription
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import UnsupportedVersion
-from raylog.core.features import SUPPORTED, LevelRange
-from raylog.core.ids import TopicPartition
 from tests.cluster.controller.later_release import all_are_of_a_later_release
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import DataDirectoryError, NotController, RaylogError, TopicAlreadyExists
+from raylog.base.errors import DataDirectoryError, NotController, RaylogError, TopicAlreadyExists
 from raylog.storage.batch.header import HEADER_BYTES
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused

@@ -7,7 +7,7 @@ import pytest
 
 from raylog.actors.metadata.quorum_runner import QuorumRunner
 from raylog.actors.metadata.snapshot import SNAPSHOT, MetadataSnapshot, read_snapshot
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from raylog.storage.batch.header import iter_headers
 from tests.cluster.controller.test_metadata_quorum import (
     VOTERS,

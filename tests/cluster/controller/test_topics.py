@@ -3,7 +3,7 @@
 import asyncio
 from pathlib import Path
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidConfig,
     InvalidReplicationFactor,
     InvalidTopic,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.metadata.voter_files import note_end
-from raylog.core.errors import NotController, RaylogError, TopicAlreadyExists
+from raylog.base.errors import NotController, RaylogError, TopicAlreadyExists
 from tests.cluster.controller.test_metadata_quorum import entered, log_file
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused

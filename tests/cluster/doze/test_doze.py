@@ -15,7 +15,7 @@ import pytest
 
 import raylog
 from raylog.actors.dozing.keeper import NOTE, started_at
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.storage.log.checkpoints import RECOVERY_POINT
 from raylog.storage.log.kept_watermark import HIGH_WATERMARK
 from tests.cluster.ray_support import own_ray

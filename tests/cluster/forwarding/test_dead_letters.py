@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 import raylog
+from raylog.base.errors import InvalidConfig, InvalidRequest, RedriveRunning, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.dead_letters import HOPS, REASON
-from raylog.core.errors import InvalidConfig, InvalidRequest, RedriveRunning, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
 from tests.waiting import wait_for
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from raylog.actors.roles import late
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.dead_letters import Cause, Reason, cause_of, dead_headers
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.compression import ZSTD, compress
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.key_hash import partition_for_key

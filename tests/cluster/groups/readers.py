@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 from itertools import pairwise
 from typing import Any
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 
 QUICK = {"group.initial.rebalance.delay.ms": "50", "group.min.session.timeout.ms": "100"}

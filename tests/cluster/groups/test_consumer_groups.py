@@ -5,9 +5,9 @@ import time
 
 import pytest
 
+from raylog.base.errors import InconsistentGroupProtocol, UnreleasedInstanceId, UnsupportedAssignor
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.errors import InconsistentGroupProtocol, UnreleasedInstanceId, UnsupportedAssignor
-from raylog.core.ids import TopicPartition
 from tests.cluster.groups.readers import QUICK, TOPIC, Reader, readers, shared, traffic
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InconsistentGroupProtocol
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import InconsistentGroupProtocol
-from raylog.core.ids import TopicPartition
 from tests.cluster.groups.readers import QUICK, TOPIC, Reader, readers, shared, traffic
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster

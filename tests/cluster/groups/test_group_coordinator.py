@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
@@ -18,7 +15,10 @@ from raylog.core.errors import (
     RecordTooLarge,
     UnknownMemberId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.types import OffsetAndMetadata
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually

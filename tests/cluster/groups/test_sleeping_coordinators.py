@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from raylog.actors.coordinators import server
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually

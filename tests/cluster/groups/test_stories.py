@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import CommitFailed, NonEmptyGroup, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import CommitFailed, NonEmptyGroup, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually

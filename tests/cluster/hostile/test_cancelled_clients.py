@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidRecordState, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.halves.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import InvalidRecordState, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.cluster.hostile.striking import TEST, Stepped, StruckTasks, cancel, cancel_others, spread
 from tests.cluster.hostile.test_interrupted_clients import RECORDS, filled
 from tests.cluster.hostile.test_interrupted_producers import stored

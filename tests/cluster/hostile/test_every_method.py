@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.halves.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool
-from raylog.core.errors import RaylogError
 from tests.cluster.hostile import test_interrupted_clients as clients
 from tests.cluster.hostile import test_interrupted_producers as producers
 from tests.cluster.hostile import test_interrupted_transactions as transactions

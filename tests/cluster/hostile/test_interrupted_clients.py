@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.halves.producer import HalfMessageProducer
@@ -17,7 +18,6 @@ from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.queues.message import QueueMessage
 from raylog.client.workers.pool import WorkerPool
-from raylog.core.ids import TopicPartition
 from tests.cluster.hostile.striking import Interrupt, Measured, Strike, passes_on, spread
 from tests.cluster.hostile.world import NEXT_S, PAUSE_S, Remains, World
 from tests.waiting import wait_for

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidTxnState
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import ConsumerGroupMetadata
-from raylog.core.errors import InvalidTxnState
-from raylog.core.ids import TopicPartition
 from tests.cluster.hostile.striking import Interrupt, Measured, Strike, spread
 from tests.cluster.hostile.world import NEXT_S, Remains, World
 

@@ -20,11 +20,11 @@ import pytest
 from sqlalchemy import Engine, func, select
 
 from raylog import outbox
+from raylog.base.errors import ConcurrentUse
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.resumed import ResumedProducer
 from raylog.client.types import Record
-from raylog.core.errors import ConcurrentUse
-from raylog.core.ids import TopicPartition
 from raylog.outbox.inbox import POSITION, TABLE
 from raylog.outbox.tables import FINISHED
 from raylog.outbox.tables import outbox as events

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ClientClosed, ConcurrentUse, RaylogError
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool
-from raylog.core.errors import ClientClosed, ConcurrentUse, RaylogError
 from tests.cluster.hostile.test_cancelled_clients import MAKERS, LoopRemains
 from tests.cluster.hostile.test_interrupted_clients import CLIENTS, filled
 from tests.cluster.hostile.world import NEXT_S, Remains, World

@@ -13,9 +13,9 @@ from types import FrameType
 
 import pytest
 
+from raylog.base.errors import ConcurrentUse
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import ConcurrentUse
 from tests.cluster.hostile.striking import POINTS, Interrupt
 from tests.cluster.hostile.test_interrupted_clients import filled
 from tests.cluster.hostile.test_interrupted_producers import stored

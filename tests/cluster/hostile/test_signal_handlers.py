@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ClientClosed, ConcurrentUse, RaylogError
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import ClientClosed, ConcurrentUse, RaylogError
 from tests.cluster.hostile.striking import Measured, Strike, spread
 from tests.cluster.hostile.test_interrupted_clients import filled
 from tests.cluster.hostile.world import NEXT_S, Remains, World

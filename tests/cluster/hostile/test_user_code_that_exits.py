@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.group.assignor import PartitionAssignor, Subscription
 from raylog.client.halves.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool
-from raylog.core.ids import TopicPartition
 from tests.cluster.hostile.test_interrupted_clients import filled
 from tests.cluster.hostile.world import NEXT_S, Remains, World
 from tests.waiting import wait_for

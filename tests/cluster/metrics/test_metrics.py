@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.metrics.node import NodePage
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.ids import BrokerId, TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.metrics.prometheus_support import free_port
 from tests.waiting import eventually

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.settings import INITIAL_LEADER_WAIT_MS
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     DataDirectoryError,

@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import select
 
 from raylog import outbox
+from raylog.base.errors import OutboxBoundElsewhere
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import OutboxBoundElsewhere
 from raylog.outbox.tables import outbox as events
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.outbox import bank

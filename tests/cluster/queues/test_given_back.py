@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.queues.test_queue_stories import consumer, fill, run, send
 from tests.cluster.talk import Talk

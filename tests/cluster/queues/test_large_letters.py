@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.admin.queues import QueueDescription
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
 from raylog.core.dead_letters import Cause, cause_of
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import TopicPartition
 from raylog.core.queues import events as ev
 from raylog.storage.batch.compression import ZSTD, compress
 from raylog.storage.batch.header import MAGIC_COLUMNS

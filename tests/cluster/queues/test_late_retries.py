@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidRequest
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.queues.consumer import QueueMessage
 from raylog.core.dead_letters import cause_of
-from raylog.core.errors import InvalidRequest
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.queues.test_queue_stories import consumer, read_all, run, send
 from tests.cluster.talk import Talk

@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.producer import AsyncProducer
-from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage, Reject, Retry
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupIdNotFound,
     InconsistentGroupProtocol,
     InvalidRecordState,
     InvalidRequest,
     NonEmptyGroup,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.producer import AsyncProducer
+from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage, Reject, Retry
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.errors import InvalidRequest
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.errors import InvalidRequest
-from raylog.core.ids import TopicPartition
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.queues.test_queue_stories import consumer, run, send
 from tests.cluster.talk import Talk

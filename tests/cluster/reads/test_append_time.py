@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.actors.clock import wall_ms
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.ranges.arrow import ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.compression import ZSTD
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import encode_kafka_batch

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from raylog.core.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
+from raylog.base.errors import FencedLeaderEpoch, OffsetOutOfRange, UnknownLeaderEpoch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually

@@ -7,8 +7,8 @@ from typing import Any
 
 import raylog
 from raylog.actors.clock import wall_ms
-from raylog.core.errors import InvalidRecord
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import InvalidRecord
+from raylog.base.ids import TopicPartition
 from raylog.storage.batch.records import encode_batch
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused

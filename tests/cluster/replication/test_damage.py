@@ -10,7 +10,7 @@ import pytest
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.replica import watermark_keeper
-from raylog.core.errors import KafkaStorageError
+from raylog.base.errors import KafkaStorageError
 from raylog.storage.log import partition_log
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster

@@ -5,15 +5,15 @@ import asyncio
 import pytest
 
 from raylog.actors.clock import wall_ms
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidRecord,
     InvalidTimestamp,
     OffsetOutOfRange,
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import EARLIEST, TopicPartition
+from raylog.base.ids import EARLIEST, TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
 from raylog.storage.batch.header import CONTROL_BIT
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually

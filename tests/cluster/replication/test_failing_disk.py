@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import NoReturn
 
-from raylog.core.errors import KafkaStorageError, RaylogError, StaleMetadataError
+from raylog.base.errors import KafkaStorageError, RaylogError, StaleMetadataError
 from raylog.core.replication.disk import PATIENCE_MS
 from raylog.storage.errors import DiskFull, StorageIoError
 from tests.cluster.local_cluster import LocalCluster

@@ -9,7 +9,7 @@ import pytest
 
 from raylog import AsyncConsumer, TopicPartition
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.core.errors import CorruptMessage
+from raylog.base.errors import CorruptMessage
 from raylog.storage.log.partition_log import PartitionLog
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from raylog.actors.metadata.snapshot import SNAPSHOT, read_snapshot
+from raylog.base.errors import InvalidRequest
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster.metadata import MetadataCache
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import InvalidRequest
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.partition import PartitionState
 from raylog.protocol.broker import METADATA

@@ -6,7 +6,7 @@ import pytest
 
 from raylog.actors.actor_specs import BrokerSpec
 from raylog.actors.broker.server import BrokerServer
-from raylog.core.errors import DataDirectoryError, InconsistentClusterId, InvalidReplicationFactor, OffsetOutOfRange
+from raylog.base.errors import DataDirectoryError, InconsistentClusterId, InvalidReplicationFactor, OffsetOutOfRange
 from raylog.launch.running_config import ignored_settings, what_was_ignored
 from raylog.storage.errors import DirectoryInUse, WrongDirectory
 from raylog.storage.folder_lock import FolderLock

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 
-from raylog.core.errors import NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
+from raylog.base.errors import NotEnoughReplicas, NotLeaderOrFollower, OutOfOrderSequence, RaylogError
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster, refused
 from tests.waiting import eventually

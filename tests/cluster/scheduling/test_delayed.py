@@ -18,11 +18,11 @@ import pyarrow as pa
 import pytest
 
 import raylog
+from raylog.base.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.schedules import ScheduleOutcome
 from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
-from raylog.core.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
 from tests.unit.cli.support import Outcome
 from tests.unit.cli.support import raylog as command

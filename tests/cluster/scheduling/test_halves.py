@@ -21,14 +21,14 @@ from pathlib import Path
 import pytest
 
 import raylog
-from raylog.core.errors import (
+from raylog.base.errors import (
     HalfMessageDecided,
     HalfMessagesFull,
     InvalidConfig,
     InvalidTxnState,
     UnknownHalfMessage,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
 from tests.unit.cli.support import raylog as command
 from tests.waiting import wait_for

@@ -15,13 +15,13 @@ import pytest
 
 from raylog.actors.roles import late
 from raylog.actors.transport import dial
+from raylog.base.errors import DelayTooLong, HalfMessageDecided, InvalidRecord, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.halves.checking import UndecidedHalf
 from raylog.client.halves.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import DelayTooLong, HalfMessageDecided, InvalidRecord, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import HALF_HEADER, SCHEDULED_TOPIC, Envelope
 from raylog.core.scheduling.keys import HELD_MS
 from raylog.protocol.scheduling import SCHEDULE, ScheduleRequest

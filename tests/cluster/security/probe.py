@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.rpc import connect
 
 PAUSE_S = 0.05

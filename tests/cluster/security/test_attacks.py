@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.rpc import Connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST
 from raylog.storage.batch.compression import compress

@@ -17,14 +17,14 @@ import msgspec
 import pytest
 
 from raylog.actors.naming import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from raylog.core.controller.internal_topics import ON_FIRST_USE
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ConnectionFailed,
     RaylogError,
     RequestTimedOut,
     UnknownServerError,
 )
+from raylog.core.controller.internal_topics import ON_FIRST_USE
 from raylog.core.scheduling.envelope import HALF_HEADER, HEADER, ID_HEADER, Envelope, HalfName
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS
 from raylog.protocol.broker import BROKER, METADATA

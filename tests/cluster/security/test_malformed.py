@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from raylog.core.errors import ConnectionFailed, InvalidRequest, RaylogError, UnknownTopicId
+from raylog.base.errors import ConnectionFailed, InvalidRequest, RaylogError, UnknownTopicId
 from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR

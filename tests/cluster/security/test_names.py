@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from raylog.base.errors import LimitReached, OffsetMetadataTooLarge, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import LimitReached, OffsetMetadataTooLarge, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Connection, connect
 from raylog.rpc.auth.token_text import parse_token
 from tests.cluster.local_cluster import LocalCluster

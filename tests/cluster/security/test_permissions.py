@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from raylog.actors.naming import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from raylog.core.errors import ClusterAuthorizationFailed, ConnectionFailed, InvalidRequest, RaylogError
+from raylog.actors.permissions import permissions
+from raylog.base.errors import ClusterAuthorizationFailed, ConnectionFailed, InvalidRequest, RaylogError
 from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
-from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Connection, Grant, Role, Secret, TopicGrant, connect, mint

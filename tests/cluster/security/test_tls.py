@@ -8,7 +8,7 @@ import pytest
 
 import raylog
 from raylog.actors import transport
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.rpc import connect
 from tests.cluster.local_cluster import SECRET, LocalCluster
 from tests.unit.rpc.auth.test_tls import environ, needs_openssl

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ClusterAuthorizationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
 from raylog.client.halves.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import ClusterAuthorizationFailed
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope, HalfName
 from raylog.core.scheduling.keys import HELD_MS
 from raylog.rpc import Connection, connect

@@ -6,18 +6,18 @@ from typing import Any
 
 import pytest
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.admin.tokens import describe_token
-from raylog.client.consumer.asynchronous import AsyncConsumer
-from raylog.client.producer.asynchronous import AsyncProducer
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ClusterAuthorizationFailed,
     InvalidConfig,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.admin.tokens import describe_token
+from raylog.client.consumer.asynchronous import AsyncConsumer
+from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.rpc import Grant, mint
 from raylog.rpc.auth.token_text import token_text
 from tests.cluster.local_cluster import LocalCluster

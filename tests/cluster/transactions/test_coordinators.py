@@ -9,12 +9,12 @@ from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, Incarnation
 from raylog.actors.coordinators.stored_rows import encoded_row
 from raylog.actors.metrics.collector import Inquiries
 from raylog.actors.metrics.transactions import transaction_metrics
+from raylog.base.errors import InvalidProducerEpoch, NotCoordinator, ProducerFenced
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import InvalidProducerEpoch, NotCoordinator, ProducerFenced
-from raylog.core.ids import TopicPartition
 from raylog.core.metrics.exposition import render
 from raylog.core.transactions.states import TxnState
 from tests.cluster.local_cluster import SECRET, LocalCluster

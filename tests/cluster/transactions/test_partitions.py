@@ -7,16 +7,16 @@ from typing import Any, TypeVar
 import pytest
 
 from raylog.actors.replica.verifying import TransactionVerifier
-from raylog.client.consumer.consumer import AsyncConsumer, Consumer
-from raylog.client.types import Record
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConnectionFailed,
     FencedLeaderEpoch,
     NotLeaderOrFollower,
     RaylogError,
     TransactionCoordinatorFenced,
 )
-from raylog.core.ids import LATEST, TopicPartition
+from raylog.base.ids import LATEST, TopicPartition
+from raylog.client.consumer.consumer import AsyncConsumer, Consumer
+from raylog.client.types import Record
 from raylog.protocol.replica import READ_COMMITTED, READ_UNCOMMITTED
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from tests.cluster.local_cluster import LocalCluster

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.core.errors import (
+from raylog.base.errors import (
     CommitFailed,
     InvalidTransactionTimeout,
     InvalidTxnState,
@@ -26,7 +26,7 @@ from raylog.core.errors import (
     TransactionAbortable,
     TransactionAborted,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, BatchMeta
 from raylog.storage.batch.records import encode_batch
 from tests.cluster.ray_support import Wire, actor_names, call_actor, kill, own_ray

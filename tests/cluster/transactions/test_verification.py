@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from raylog.actors.replica.verifying import TransactionVerifier
+from raylog.base.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidRequest, InvalidTxnState
+from raylog.base.ids import LATEST
 from raylog.client.producer.asynchronous import AsyncProducer
-from raylog.core.errors import ConcurrentTransactions, InvalidProducerEpoch, InvalidRequest, InvalidTxnState
-from raylog.core.ids import LATEST
 from raylog.core.transactions.states import TxnState
 from raylog.protocol.replica import READ_COMMITTED
 from raylog.storage.batch.header import TRANSACTIONAL_BIT

@@ -10,12 +10,12 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.ranges.integers import msgpack_integers, record_places, varints_at
 from raylog.client.ranges.kafka_rows import KafkaRows
 from raylog.client.ranges.strings import of_places
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.cleaned import thinned
 from raylog.storage.batch.header import CRC_START, TIMESTAMP_TYPE_BIT, parse_header
 from raylog.storage.batch.kafka_rows import decode_records

@@ -8,13 +8,13 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import ALONE_BYTES, Place, SegmentFile
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import parse_header
 from raylog.storage.batch.records import BatchMeta, Header, encode_batch, encode_kafka_batch
 

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.isolation import aborted_batches
 from raylog.client.reading.local_files import Place, SegmentFile
-from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import AbortedTxn
 from raylog.storage.batch.header import CONTROL_BIT, TRANSACTIONAL_BIT, iter_headers
 from raylog.storage.batch.records import BatchMeta, encode_batch

@@ -9,13 +9,13 @@ from itertools import cycle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.errors import CorruptMessage
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import Place, SegmentFile
 from raylog.client.types import Record
-from raylog.core.errors import CorruptMessage
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import CONTROL_BIT, iter_headers, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch
 

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.coordinators.share import EVERY_KEY
@@ -30,7 +31,6 @@ from raylog.core.groups.events import (
     Tick,
 )
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 

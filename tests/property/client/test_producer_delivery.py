@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from raylog.base.errors import InvalidRecord, NotEnoughReplicas, NotLeaderOrFollower, RaylogError
 from raylog.client.producer.producer import Producer, SendFuture
-from raylog.core.errors import InvalidRecord, NotEnoughReplicas, NotLeaderOrFollower, RaylogError
 from raylog.storage.batch.records import encode_batch, encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges import arrow
 from raylog.client.ranges.fillers import joined
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 

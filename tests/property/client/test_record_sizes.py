@@ -5,6 +5,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.errors import RecordTooLarge
 from raylog.client.producer.columns import Columns, pieces_of
 from raylog.client.producer.sizes import (
     MESSAGE_BYTES_DEFAULT,
@@ -15,7 +16,6 @@ from raylog.client.producer.sizes import (
     most_counted_bytes,
 )
 from raylog.core.config import TopicConfig
-from raylog.core.errors import RecordTooLarge
 from raylog.storage.batch.records import BatchMeta, encode_stamped
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.validation import check_produced, inspect

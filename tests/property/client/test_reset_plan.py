@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.reset_plan import Clamp, PlannedOffset, Target, named_partitions, planned
-from raylog.core.ids import TopicPartition
 
 AT = TopicPartition("orders", 0)
 OFFSETS = st.integers(0, 1_000)

@@ -6,13 +6,13 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.epochs import EpochHistory
+from raylog.base.errors import LogTruncation
+from raylog.base.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.truncation import has_what_was_read
 from raylog.client.reading.decode import BatchOpener
-from raylog.core.epochs import EpochHistory
-from raylog.core.errors import LogTruncation
-from raylog.core.ids import LeaderEpoch, Offset, TopicPartition
 from raylog.protocol.replica import OffsetForLeaderEpochRequest
 from raylog.rpc import Connection, Reply
 from raylog.storage.batch.header import stamp

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from raylog.base.ids import TopicPartition
 from raylog.client.types import Record
 from raylog.client.workers.lanes import Lane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger
-from raylog.core.ids import TopicPartition
 
 KEYS = st.one_of(
     st.none(),

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import LeaderEpoch, Offset
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import LeaderEpoch, Offset
 
 steps = st.lists(
     st.tuples(st.sampled_from(["append", "elect", "cut"]), st.integers(1, 4), st.integers(0, 30)), max_size=40

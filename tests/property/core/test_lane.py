@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.lane import BATCHES_MAX, SEQUENCES, Lane, Remedy, Trouble, sequence_after, split_at
 from tests.simulation.planted.bugs import Edit
 

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.ids import BrokerId, Offset
+from raylog.base.ids import BrokerId, Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,

@@ -3,8 +3,8 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import NO_EPOCH, LeaderEpoch, Offset
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import NO_EPOCH, LeaderEpoch, Offset
 from raylog.core.replication.watermark import committed_end
 
 ends = st.integers(0, 20).map(Offset)

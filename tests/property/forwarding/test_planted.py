@@ -7,9 +7,9 @@ from unittest.mock import patch
 
 import pytest
 
+from raylog.base.invariants import InvariantBroken
 from raylog.core.forwarding import machine, plan
 from raylog.core.forwarding.machine import ForwarderMachine
-from raylog.core.invariants import InvariantBroken
 from tests.property.forwarding.test_forwarder import Story
 from tests.simulation.planted.bugs import Edit
 

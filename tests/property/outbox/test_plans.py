@@ -7,8 +7,8 @@ from collections import defaultdict
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.producer.partitioner import partition_for_key
-from raylog.core.ids import TopicPartition
 from raylog.core.lane import BATCHES_MAX
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import Candidate, Limits, Position, TopicView

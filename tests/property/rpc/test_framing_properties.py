@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.rpc.framing import LARGE_FRAME_BYTES, Frame, FrameDecoder, decode_args, decode_header, encode_header
 
 MAX_FRAME_BYTES = 400_000

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.errors import AuthenticationFailed
+from raylog.base.errors import AuthenticationFailed
 from raylog.rpc.auth.credentials import Credentials, to_dial
 from raylog.rpc.auth.handshake import MAX_MESSAGE_BYTES, ClientHandshake, Endpoints, ServerHandshake
 

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.lane import Lane
 from raylog.core.scheduling import rounds, runs
 from raylog.core.scheduling.halves import Halves

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import TopicPartition
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import TopicPartition
 from raylog.spark.streaming.admission import Admission, Limits, limited, parse_duration_ms
 from raylog.spark.streaming.stream_offsets import (
     Selection,

@@ -16,8 +16,8 @@ from raylog.actors.broker.set_aside import (
     remove_partition_folder,
     set_aside,
 )
+from raylog.base.errors import InvalidTopic
 from raylog.core.controller.topics import PARTITIONS_MAX, TOPIC_NAME_LENGTH_MAX, validate_topic_name
-from raylog.core.errors import InvalidTopic
 from raylog.storage.directory import parse_partition_folder, partition_folder
 from raylog.storage.folder_lock import FolderLock, lock_path
 from raylog.storage.log.config import LogConfig

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.times import TimeBounds

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.compression import compress, decompress

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from raylog.core.ids import NO_LEADER
+from raylog.base.ids import NO_LEADER
 from raylog.core.partition import PartitionState
 from tests.simulation.partition.disk import NO_PRODUCER_ID, Entry
 from tests.simulation.world import Violation

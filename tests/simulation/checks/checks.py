@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from raylog.core.ids import NO_LEADER
+from raylog.base.ids import NO_LEADER
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import Event, IsrChangeAnswered, RoleChanged, SendFetch, StateReceived
 from raylog.core.replication.replica import ReplicaMachine

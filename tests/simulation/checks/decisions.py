@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
 from raylog.core.decision import Reply
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
 from raylog.core.metadata.records import MetadataRecord, PartitionChanged, PartitionsAdded, ReplicaPlaced, TopicCreated
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.partition import PartitionState
 from tests.simulation.world import Violation
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from raylog.base.ids import BrokerId
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
-from raylog.core.ids import BrokerId
 from raylog.core.outbox import Outbox
 from tests.simulation.world import Violation
 

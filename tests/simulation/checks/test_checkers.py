@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.partition import PartitionState
 from tests.simulation.checks.checkers import (
     AckedIsKept,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.base.ids import BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.partition import PartitionState
 from tests.simulation.checks.checkers_admin import DeletedStaysDeleted, ResigningSettles
 from tests.simulation.checks.test_checkers import STATE, anomaly

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, cast
 
 from raylog.actors.coordinators.runner import TICK_MS
 from raylog.actors.groups.runner import GroupCoordinatorRunner
+from raylog.base.errors import CoordinatorLoadInProgress, RaylogError
+from raylog.base.invariants import InvariantBroken
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import CoordinatorLoadInProgress, RaylogError
 from raylog.core.groups.consumer.records import MEMBER_KIND
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import Event
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.protocol.groups import OFFSET_COMMIT
 from tests.simulation.consumers.books import Row

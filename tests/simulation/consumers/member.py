@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.client.group.membership import Call as Kind
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     NotCoordinator,
@@ -15,8 +13,10 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownMemberId,
 )
+from raylog.base.ids import TopicPartition
+from raylog.client.group.consumer_membership import ConsumerMembership
+from raylog.client.group.membership import Call as Kind
 from raylog.core.groups.consumer.records import Place
-from raylog.core.ids import TopicPartition
 from raylog.protocol import groups
 from raylog.protocol.message import Message
 from raylog.protocol.method import Method

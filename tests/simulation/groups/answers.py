@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupMaxSizeReached,

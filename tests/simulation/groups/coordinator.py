@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, cast
 
 from raylog.actors.coordinators.runner import TICK_MS, fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
-from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     NotCoordinator,
     RaylogError,
     RebalanceInProgress,
     UnknownMemberId,
 )
+from raylog.base.invariants import InvariantBroken
+from raylog.core.coordinators.share import EVERY_KEY
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.decision import Refuse, Reply
 from raylog.core.groups import events as ev
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
-from raylog.core.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import WALL_AHEAD_MS

@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from raylog.client.group.assignors import strategies_of
-from raylog.client.group.membership import Call, Membership
-from raylog.core.errors import (
+from raylog.base.errors import (
     AssignorFailed,
     ConnectionFailed,
     CoordinatorLoadInProgress,
@@ -24,7 +22,9 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.group.assignors import strategies_of
+from raylog.client.group.membership import Call, Membership
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
 from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InconsistentGroupProtocol,
     InvalidGroupId,
     InvalidRequest,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from raylog.core.errors import GroupSubscribedToTopic
+from raylog.base.errors import GroupSubscribedToTopic
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.observed import Committed, ObservedGroup, Protocols, Where

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from raylog.core.errors import MemberIdRequired, RaylogError
+from raylog.base.errors import MemberIdRequired, RaylogError
 from tests.simulation.groups.coordinator import PROBE_ROUND_MS
 from tests.simulation.groups.member import REQUEST_MS, Member, Then
 from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, OTHER_ID, TOPIC, TOPIC_ID

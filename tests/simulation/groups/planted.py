@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.actors.request_table import RequestTable
+from raylog.base.errors import FencedInstanceId
 from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
-from raylog.core.errors import FencedInstanceId
 from raylog.core.groups import rebalance, use
 from raylog.core.groups.committed import offsets, resets
 from raylog.core.groups.committed.offsets import OffsetStore

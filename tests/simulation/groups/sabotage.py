@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 from raylog.actors.request_table import RequestTable
-from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.coordinators.writing import RowQueue
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     IllegalGeneration,
     RaylogError,
     RebalanceInProgress,
     UnknownMemberId,
 )
+from raylog.client.group.embedded_protocol import decode_assignment
+from raylog.core.coordinators.writing import RowQueue
 from raylog.core.groups import rebalance
 from raylog.core.groups.committed.offsets import OffsetStore
 from raylog.core.groups.coordinator import CoordinatorMachine

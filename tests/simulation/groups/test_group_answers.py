@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     GroupIdNotFound,
     GroupMaxSizeReached,

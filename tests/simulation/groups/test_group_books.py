@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.embedded_protocol import encode_assignment, encode_subscription
 from raylog.core.groups.records import (
@@ -19,7 +20,6 @@ from raylog.core.groups.records import (
     Record,
 )
 from raylog.core.groups.states import GroupState
-from raylog.core.ids import TopicPartition
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
 from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, TOPIC, TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError
+from raylog.base.errors import CoordinatorLoadInProgress, NotCoordinator, RaylogError
 from tests.simulation.groups.faults import LATE_MS
 from tests.simulation.groups.transactions.ledgers import POT
 from tests.simulation.world import Violation

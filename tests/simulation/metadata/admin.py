@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller import events as ctl
-from raylog.core.ids import BrokerId, TopicPartition
 from tests.simulation.metadata.facts import Topic
 from tests.simulation.quorum.disk import Broken
 

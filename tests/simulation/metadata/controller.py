@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Protocol
 from raylog.actors.broker.vouching import PLAIN
 from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
+from raylog.base.errors import BrokerIdNotRegistered, NotController, RaylogError
+from raylog.base.ids import ControllerEpoch
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerSettings
-from raylog.core.errors import BrokerIdNotRegistered, NotController, RaylogError
-from raylog.core.ids import ControllerEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox
 from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from raylog.base.ids import BrokerId
 from raylog.core.configuration.altering import NEXT_START
-from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
 from tests.simulation.quorum.disk import Broken
 

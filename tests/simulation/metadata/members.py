@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from raylog.actors.broker.vouching import Vouching
 from raylog.actors.replica.reporting.beating import Beating
+from raylog.base.features import SUPPORTED
+from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.controller import events as ctl
-from raylog.core.features import SUPPORTED
-from raylog.core.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.partition import PartitionState
 from raylog.core.vouching import Pace
 from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import random
 
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.base.invariants import InvariantBroken
 from raylog.core.controller.sessions import ReplicaMember
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
-from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerStopped, MetadataRecord, PartitionChanged
 from raylog.core.partition import PartitionState
 from raylog.core.quorum import majority

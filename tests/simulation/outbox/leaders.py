@@ -6,9 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from raylog.client.cluster.metadata import TopicInfo
-from raylog.client.producer.resumed import KnownSequence
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConnectionFailed,
     NotEnoughReplicas,
     RaylogError,
@@ -16,7 +14,9 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.cluster.metadata import TopicInfo
+from raylog.client.producer.resumed import KnownSequence
 from raylog.storage.batch.header import LASTING_PRODUCERS, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.log.producer_state import ProducerState

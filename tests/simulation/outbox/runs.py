@@ -6,7 +6,7 @@ import logging
 import time
 from unittest.mock import patch
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from tests.simulation.outbox.loop import run
 from tests.simulation.outbox.world import OutboxWorld
 from tests.simulation.results import Result

@@ -19,9 +19,9 @@ from sqlalchemy import select
 from sqlalchemy.exc import OperationalError
 
 from raylog import outbox
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 from raylog.outbox.model import Limits
 from raylog.outbox.relay import OutboxRelay
 from raylog.outbox.tables import FAILED, FINISHED

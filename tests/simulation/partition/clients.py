@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from raylog.core.errors import OffsetOutOfRange
-from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP
+from raylog.base.errors import OffsetOutOfRange
+from raylog.base.ids import EARLIEST, LATEST, MAX_TIMESTAMP
 from raylog.protocol.replica import ListOffsetsReply
 from tests.simulation.partition.disk import NO_PRODUCER_ID, Entry
 from tests.simulation.partition.requests import DeleteRequest, ProduceRequest

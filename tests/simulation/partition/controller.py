@@ -9,6 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from raylog.actors.controller.runner import ControllerRunner
+from raylog.base.errors import RaylogError
+from raylog.base.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
+from raylog.base.invariants import InvariantBroken, require
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
 from raylog.core.controller.events import (
     Effect,
@@ -20,9 +23,6 @@ from raylog.core.controller.events import (
     Tick,
     WriteRecords,
 )
-from raylog.core.errors import RaylogError
-from raylog.core.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
-from raylog.core.invariants import InvariantBroken, require
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, MetadataRecord, TopicCreated
 from raylog.core.outbox import Outbox

@@ -10,8 +10,8 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import LeaderEpoch, Offset
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import LeaderEpoch, Offset
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.log.producer_state import Duplicate, ProducerState
 

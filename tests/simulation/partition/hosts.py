@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from raylog.core.ids import BrokerId
+from raylog.base.ids import BrokerId
 from raylog.core.partition import PartitionState
 from tests.simulation.partition.network import CONTROLLER
 from tests.simulation.world import Violation

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from raylog.base.ids import BrokerId
 from raylog.core.controller.events import (
     AlterReassignmentsReceived,
     ElectLeadersReceived,
     ResumeBrokerReceived,
     StopBrokerReceived,
 )
-from raylog.core.ids import BrokerId
 from tests.simulation.partition.network import CONTROLLER
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import FlushPolicy
-from raylog.core.errors import KafkaStorageError, NotLeaderOrFollower
-from raylog.core.ids import Incarnation, TopicPartition
-from raylog.core.invariants import InvariantBroken, require
+from raylog.base.errors import KafkaStorageError, NotLeaderOrFollower
+from raylog.base.ids import Incarnation, TopicPartition
+from raylog.base.invariants import InvariantBroken, require
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, NamedTuple
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.errors import InvalidRequest, InvalidTxnState, OffsetOutOfRange
-from raylog.core.ids import LeaderEpoch, Offset
+from raylog.base.epochs import EpochHistory
+from raylog.base.errors import InvalidRequest, InvalidTxnState, OffsetOutOfRange
+from raylog.base.ids import LeaderEpoch, Offset
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.errors import DiskFull, StorageIoError

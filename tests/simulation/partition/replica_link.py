@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.ids import NO_INCARNATION
+from raylog.base.errors import UnknownTopicOrPartition
+from raylog.base.ids import NO_INCARNATION
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import ProposeIsr, ResignLeadership
 from tests.simulation.partition.network import Session

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.replication.events import ProposeIsr, ResignLeadership, SendFetch
 from tests.simulation.partition.disk import Entry
 from tests.simulation.world import Violation

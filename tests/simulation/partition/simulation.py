@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.ids import NO_LEADER
+from raylog.base.ids import NO_LEADER
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import SendFetch
 from tests.simulation.checks.checks import Checks

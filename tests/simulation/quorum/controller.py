@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from raylog.actors.metadata.quorum_runner import Answered, QuorumRunner
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.actors.metadata.voter_runner import Answer
-from raylog.core.errors import DataDirectoryError, NotController
-from raylog.core.ids import ControllerEpoch
-from raylog.core.invariants import InvariantBroken
+from raylog.base.errors import DataDirectoryError, NotController
+from raylog.base.ids import ControllerEpoch
+from raylog.base.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import ClusterAltered, ControllerStarted, MetadataRecord, VotersEntered
 from raylog.core.quorum import Proposer, ProposerSettings

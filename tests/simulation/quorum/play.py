@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from functools import partial
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.quorum import events as ev
 from raylog.core.quorum import majority
 from tests.simulation.quorum.controller import SimController

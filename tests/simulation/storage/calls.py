@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.batch.header import PLAIN, iter_headers, stamp
 from raylog.storage.batch.records import BatchMeta
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder, clean

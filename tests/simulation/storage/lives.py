@@ -14,7 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.cleaner import cleaning as cleaning_module
 from raylog.storage.cleaner import rewriting as rewriting_module
 from raylog.storage.cleaner.survivors import RANGE_RECORDS

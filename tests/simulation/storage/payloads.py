@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,

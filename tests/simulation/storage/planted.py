@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from raylog.actors.broker import set_aside
-from raylog.core.epochs import EpochHistory
-from raylog.core.errors import RaylogError
+from raylog.base.epochs import EpochHistory
+from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
 from raylog.storage.batch import structure
 from raylog.storage.errors import CorruptBatch, DescriptorsExhausted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.errors import LogDamaged, StorageIoError
 from raylog.storage.log.checkpoints import _with_crc
 from raylog.storage.log.kept_watermark import HIGH_WATERMARK, content_of

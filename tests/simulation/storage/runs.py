@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.simulation.results import Result
 from tests.simulation.storage.run import StorageRun
 from tests.simulation.storage.transactions.run import TransactionRun

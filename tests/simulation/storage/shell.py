@@ -17,7 +17,7 @@ from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.settings import FlushPolicy
-from raylog.core.ids import Offset, TopicPartition
+from raylog.base.ids import Offset, TopicPartition
 from raylog.core.replication.events import ResetLog, TruncateLog
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog

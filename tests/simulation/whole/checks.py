@@ -7,12 +7,12 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError, RetriableError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.config import SLEEP_KEY
-from raylog.core.errors import RaylogError, RetriableError
-from raylog.core.ids import TopicPartition
 from raylog.core.metadata.entries import AWAKE_KEY
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient

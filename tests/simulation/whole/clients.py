@@ -6,11 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.futures import AsyncSendFuture
-from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     CommitFailed,
     DeliveryTimedOut,
@@ -27,7 +23,11 @@ from raylog.core.errors import (
     UnknownTopicOrPartition,
     UnreleasedInstanceId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
+from raylog.client.producer.producer import AsyncProducer
 from tests.simulation.whole.books import At, Books, Sent
 from tests.simulation.whole.plan import UNCLEAN
 from tests.simulation.world import Violation

@@ -25,7 +25,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import REPLICA_PREFIX, replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.rpc import Secret
 from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest
 from tests.simulation.whole.loop.network import Network

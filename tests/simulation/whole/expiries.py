@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client, ProducingClient
 from tests.simulation.world import Violation
 

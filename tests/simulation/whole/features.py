@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final
 
-from raylog.core.errors import did_you_mean
+from raylog.base.errors import did_you_mean
 from tests.simulation.limits import limited
 from tests.simulation.whole.parts import PARTS
 from tests.simulation.whole.parts.part import Part

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import RaylogError
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS
 from tests.simulation.world import Violation

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, Client
 from tests.simulation.world import Violation
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.actors.naming import INTERNAL_PREFIX, replica_name
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from raylog.storage.batch.header import iter_headers

@@ -31,7 +31,7 @@ from tests.simulation.whole.loop.scheduler import WALL_S, Scheduler
 if TYPE_CHECKING:
     from tests.simulation.whole.loop.network import Network
 
-ROOMS: Final = ("core", "storage", "rpc", "client", "actors", "protocol")
+ROOMS: Final = ("base", "core", "storage", "rpc", "client", "actors", "protocol")
 WITHOUT: Final = ("raylog.actors.processes", "raylog.actors.broker.node_watch", "raylog.client.cluster.ray_session")
 """Ray's modules: the world replaces them."""
 _LOCK_TYPES: Final = (type(threading.Lock()), type(threading.RLock()))

@@ -10,8 +10,8 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.actors.naming import replica_name
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller.sessions import ReplicaMember, Session, Sessions
-from raylog.core.ids import BrokerId, TopicPartition
 from tests.simulation.whole.dozing.claims import WITHOUT_KEEPER_S
 from tests.simulation.world import Violation
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.base.errors import RaylogError, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import RaylogError, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.world import Violation
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.ids import BrokerId
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
-from raylog.core.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.sleeping import queue, stop
 from raylog.core.sleeping.queue import WakeQueue

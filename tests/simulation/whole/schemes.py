@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from raylog.actors.naming import replica_name
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from tests.simulation.whole.cluster import Actor

@@ -10,7 +10,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from raylog.core.errors import NotController
+from raylog.base.errors import NotController
 from tests.simulation.whole.moves_asleep import Until
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.naming import replica_name
-from raylog.core.ids import BrokerId, Incarnation
+from raylog.base.ids import BrokerId, Incarnation
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
     BrokerRegistered,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.naming import replica_name
-from raylog.core.ids import BrokerId
+from raylog.base.ids import BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import TopicCreated
 from tests.simulation.whole.books import At

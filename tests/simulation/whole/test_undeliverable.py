@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.core.dead_letters import Cause, Reason, dead_headers
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.forwarding.clients import AGAIN, PING, UNDELIVERABLE, LettersReader
 from tests.simulation.whole.forwarding.letters import Headers, Letters
 from tests.simulation.world import Violation

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
 from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.world import Violation

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from raylog.actors.replica import consumer_reads
 from raylog.actors.scheduling.role import SchedulerRole
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
+from raylog.base.invariants import InvariantBroken
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import discovery
 from raylog.client.reading import local_files
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
-from raylog.core.invariants import InvariantBroken
 from tests.simulation.whole import ports
 from tests.simulation.whole.books import At, Books
 from tests.simulation.whole.checks import Finish

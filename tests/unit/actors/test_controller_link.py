@@ -10,7 +10,7 @@ import pytest
 
 from raylog.actors import controller_link
 from raylog.actors.controller_link import ControllerLink, known_first
-from raylog.core.errors import BrokerIdNotRegistered, ConnectionFailed, NotController, RequestTimedOut
+from raylog.base.errors import BrokerIdNotRegistered, ConnectionFailed, NotController, RequestTimedOut
 from raylog.protocol.controller import SessionHeartbeatRequest
 from raylog.rpc import Connection, Reply, Request, RpcServer
 from raylog.rpc.framing import decode_args

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.listening import FIRST_PORTS, KEPT_FILE, keep_settings, kept_values, open_endpoint
-from raylog.core.errors import AuthenticationFailed, InvalidConfig, StartFailed
+from raylog.base.errors import AuthenticationFailed, InvalidConfig, StartFailed
 from raylog.rpc import Request, RpcServer, connect
 
 SECRET = b"a secret of some length"

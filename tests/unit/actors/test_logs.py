@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.logs import NAMED, SPEAKER, JsonFormatter, Speaker, log_format, name_log, set_up_logging
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 
 
 @pytest.fixture

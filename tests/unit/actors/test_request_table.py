@@ -1,7 +1,7 @@
 """Requests that wait for their answers."""
 
 from raylog.actors.request_table import RequestTable
-from raylog.core.errors import NotCoordinator
+from raylog.base.errors import NotCoordinator
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
 
 

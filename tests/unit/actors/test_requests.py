@@ -13,11 +13,11 @@ from raylog.actors.derived_events import DerivedEvent
 from raylog.actors.groups import requests as group_requests
 from raylog.actors.groups.requests import GroupRequest
 from raylog.actors.transactions import requests as transaction_requests
+from raylog.base.errors import InvalidRequest
+from raylog.base.features import FIRST_LEVEL
+from raylog.base.ids import TopicPartition
 from raylog.core.controller import events as ctl
-from raylog.core.errors import InvalidRequest
-from raylog.core.features import FIRST_LEVEL
 from raylog.core.groups.events import DeleteGroupReceived, JoinReceived, OffsetCommitReceived, SyncReceived
-from raylog.core.ids import TopicPartition
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest

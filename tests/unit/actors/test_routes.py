@@ -8,7 +8,7 @@ import pytest
 
 from raylog.actors import routes
 from raylog.actors.routes import Routes
-from raylog.core.errors import ConnectionFailed, LeaderNotAvailable, UnknownTopicOrPartition
+from raylog.base.errors import ConnectionFailed, LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.core.transactions.records import TxnPartition
 from raylog.protocol.broker import FindCoordinatorReply
 from raylog.rpc import Reply

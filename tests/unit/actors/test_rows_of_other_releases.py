@@ -10,7 +10,7 @@ import pytest
 from raylog.actors.forwarding.notes import decode_note, encode_note
 from raylog.actors.scheduling.checkpoints import joined
 from raylog.actors.scheduling.rows import read_batches
-from raylog.core.errors import UnsupportedVersion
+from raylog.base.errors import UnsupportedVersion
 from raylog.core.forwarding.note import Note
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, to_wire
 from raylog.storage.batch.records import encode_batch

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 
 from raylog.actors.actor_specs import BrokerSpec
+from raylog.actors.permissions import permissions
 from raylog.actors.token_clock import LOOK_MS, TokenClock, token_clock
 from raylog.actors.transport import listen
 from raylog.core.clock_guard import BELIEVED_AFTER_MS, JUMP_MS
 from raylog.protocol.broker import BROKER
-from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
 from raylog.rpc import Grant, Request, RequestConnection, Role, TopicGrant
 from raylog.rpc.auth.secret_files import SecretFiles, make_secrets

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, SpareSpec
+from raylog.actors.permissions import permissions
 from raylog.actors.transport import check_plaintext, listen, secrets_for_clients
+from raylog.base.errors import InvalidConfig, StartFailed
 from raylog.core.configuration.listeners import is_loopback
-from raylog.core.errors import InvalidConfig, StartFailed
 from raylog.launch.plaintext import plaintext_is_allowed
 from raylog.protocol.broker import BROKER
-from raylog.protocol.permissions import permissions
 from raylog.rpc import Credentials
 from raylog.rpc.auth.secret_files import SecretFiles, make_secrets
 from tests.unit.actors.specs import replica_spec

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from raylog.base.ids import TopicPartition
 from raylog.cli import topics
 from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.records.consume import compile_format
@@ -23,7 +24,6 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
-from raylog.core.ids import TopicPartition
 from raylog.protocol.admin import CREATE_PARTITIONS, WAKE_PARTITIONS, WakePartitionsReply, WakePartitionsRequest
 from raylog.protocol.broker import MetadataTopic
 from raylog.rpc import Request

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.cli.records import consume
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.ids import TopicPartition
 from tests.unit.cli.support import Outcome, raylog
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.errors import StartFailed
 from raylog.cli.cluster import ray_node
-from raylog.core.errors import StartFailed
 from tests.waiting import wait_for
 
 STUBBORN = """

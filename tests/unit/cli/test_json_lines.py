@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.cli.records.json_lines import Line, read_line, write_line
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 from tests.unit.cli.support import Outcome, raylog, refusal
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
+from raylog.base import errors
 from raylog.cli.app import cli
 from raylog.cli.complaints import explain
 from raylog.cli.options import pairs, read_properties
-from raylog.core import errors
 from tests.unit.cli.support import raylog, refusal
 
 

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.records import encode_batch
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster

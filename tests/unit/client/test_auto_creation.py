@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

@@ -2,11 +2,11 @@
 
 import pytest
 
+from raylog.base.errors import NotLeaderOrFollower, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import NotLeaderOrFollower, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig, kafka_name, keys_of, load
-from raylog.core.errors import InvalidConfig
 
 
 def test_keywords_and_dotted_keys_mean_the_same() -> None:

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 import raylog
+from raylog.base.errors import ClientClosed, ConcurrentUse
 from raylog.client.guard import Home, NotPickled, Turn
-from raylog.core.errors import ClientClosed, ConcurrentUse
 from raylog.outbox import OutboxRelay
 
 CLIENTS = (

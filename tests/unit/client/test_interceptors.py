@@ -9,13 +9,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from raylog.base.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RecordTooLarge
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer, Consumer
 from raylog.client.encoding.arrow_columns import ArrowColumns
 from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
-from raylog.core.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RecordTooLarge
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

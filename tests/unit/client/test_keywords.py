@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import raylog
+from raylog.base.errors import InvalidConfig
 from raylog.client import keywords
 from raylog.client.config import ALIASES, ClientConfig, keys_of
 from raylog.client.queues.config import QueueConsumerConfig
-from raylog.core.errors import InvalidConfig
 from raylog.outbox import OutboxRelay
 from tools import client_keywords
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ClientClosed, ConcurrentUse, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.cluster.connections import ConnectionPool
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import ClientClosed, ConcurrentUse, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import SECRET, ToyCluster
 

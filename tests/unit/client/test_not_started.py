@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.core.errors import ClientClosed
+from raylog.base.errors import ClientClosed
 from tests.unit.client.public_calls import HERE, arguments, public_calls
 
 TIMEOUT_S = 5.0

@@ -8,12 +8,12 @@ from multiprocessing.connection import Connection
 
 import pytest
 
+from raylog.base.errors import ClientClosed
 from raylog.client import runtime
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.runtime import Signal
-from raylog.core.errors import ClientClosed
 
 
 async def answer(value: int) -> int:

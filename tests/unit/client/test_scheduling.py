@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.errors import InvalidRequest
 from raylog.client.arguments import now_ms
 from raylog.client.producer.scheduling import Waiting
 from raylog.client.scheduling import Handle, delay_ms, moment_ms
-from raylog.core.errors import InvalidRequest
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.serializers import deserializer, serializer
-from raylog.core.errors import InvalidConfig
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from raylog.base.errors import NotLeaderOrFollower
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.stream import LONG_WAIT_MS
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import NotLeaderOrFollower
-from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import FETCH, PRODUCE
 from raylog.rpc import Request
 from tests.unit.client.consumer_support import fill

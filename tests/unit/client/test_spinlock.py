@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
+from raylog.base.errors import ConcurrentUse
 from raylog.client import spinlock
 from raylog.client.spinlock import Spinlock, inlines, refuse_waiting
-from raylog.core.errors import ConcurrentUse
 
 
 def test_a_thread_that_meets_its_own_lock_is_refused() -> None:

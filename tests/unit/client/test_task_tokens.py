@@ -4,10 +4,10 @@ import time
 
 import pytest
 
+from raylog.base.errors import ClusterAuthorizationFailed, InvalidConfig
+from raylog.base.ids import TopicPartition
 from raylog.client.producer.producer import Producer
 from raylog.client.task_tokens import TaskTokens, write_token_for
-from raylog.core.errors import ClusterAuthorizationFailed, InvalidConfig
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Token, TopicGrant
 from tests.unit.client.toy_server import SECRET, ToyCluster
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ClientClosed, ConnectionFailed
 from raylog.client.tasks import Ending, LastingTask, outcome, outcomes, side_by_side
-from raylog.core.errors import ClientClosed, ConnectionFailed
 from tests.unit.client.cut_off import unborn
 from tests.waiting import eventually
 

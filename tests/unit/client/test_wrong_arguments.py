@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import raylog
+from raylog.base.errors import RaylogError, StopRefused
+from raylog.base.ids import TopicPartition
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import RaylogError, StopRefused
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

@@ -11,8 +11,9 @@ from collections import Counter
 from typing import Any
 
 from raylog.actors.groups.requests import event_for
+from raylog.base import errors
+from raylog.base.ids import TopicPartition
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core import errors
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
@@ -20,7 +21,6 @@ from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import ConsumerGroupState, GroupState
-from raylog.core.ids import TopicPartition
 from raylog.core.outbox import Outbox
 from raylog.rpc import Request, RequestConnection
 from raylog.rpc.framing import decode_args

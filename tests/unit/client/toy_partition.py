@@ -6,8 +6,8 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from raylog.core import errors
-from raylog.core.errors import RaylogError
+from raylog.base import errors
+from raylog.base.errors import RaylogError
 from raylog.protocol.replica import AbortedTxn, OffsetForLeaderEpochReply, ProduceReply
 from raylog.rpc import Request
 from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers, parse_header, stamp

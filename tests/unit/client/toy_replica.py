@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
-from raylog.core import errors
+from raylog.base import errors
 from raylog.protocol.replica import (
     DELETE_RECORDS,
     FETCH,

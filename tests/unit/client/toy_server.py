@@ -14,8 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
+from raylog.actors.permissions import permissions
+from raylog.base import errors
 from raylog.client.runtime import Runtime
-from raylog.core import errors
 from raylog.core.configuration.altering import ClusterValues
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.protocol.admin import (
@@ -48,7 +49,6 @@ from raylog.protocol.broker import (
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Empty
 from raylog.protocol.method import Endpoint
-from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Permissions, Request, RequestConnection, RpcServer, Secret

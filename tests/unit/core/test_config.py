@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.core.config import (
     CLUSTER_KEYS,
     TOPIC_KEYS,
@@ -14,7 +15,6 @@ from raylog.core.config import (
     validate_cluster_config,
     validate_topic_config,
 )
-from raylog.core.errors import InvalidConfig
 
 
 def test_every_default_is_legal_and_in_its_written_form() -> None:

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.topics import validate_topic_name
 from raylog.core.dead_letters import (
@@ -25,7 +26,6 @@ from raylog.core.dead_letters import (
     ttl_of,
     without_cause,
 )
-from raylog.core.errors import InvalidConfig
 
 EXPIRED = Cause(reason=Reason.EXPIRED, topic="jobs", partition=3, offset=17)
 REJECTED = Cause(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.invariants import InvariantBroken
 from raylog.core.decision import STORY_STEPS_MAX, Decision, LoggedDecision, Story
-from raylog.core.invariants import InvariantBroken
 
 
 class Ledger(LoggedDecision[str, int]):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     CorruptMessage,
     InvalidProducerEpoch,
     InvalidRecord,
@@ -20,7 +20,7 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.lane import BATCHES_MAX, SEQUENCES, Lane, Remedy, Trouble, trouble_of
 from raylog.rpc import FrameTooLarge
 from raylog.storage.log.producer_state import BATCHES_KEPT

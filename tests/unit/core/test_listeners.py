@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.core.config import ClusterConfig, validate_cluster_config
 from raylog.core.configuration.listeners import Binding, native_binding
-from raylog.core.errors import InvalidConfig
 
 NODE = "10.0.0.7"
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raylog.core.ids import Offset
+from raylog.base.ids import Offset
 from raylog.core.replication.events import Synced
 
 

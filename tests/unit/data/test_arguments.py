@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import raylog
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.data.arguments import consumer_of
 from raylog.data.offsets import end_of, start_of
 from raylog.data.placement import by_node, in_groups, shared_out, shares

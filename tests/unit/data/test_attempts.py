@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import ray.exceptions
 
+from raylog.base.errors import OffsetOutOfRange
 from raylog.client.config import ConsumerConfig
 from raylog.client.ranges.reading import RangeReading
-from raylog.core.errors import OffsetOutOfRange
 from raylog.data import datasource, following
 from raylog.data.attempts import seen_by_reader
 from raylog.data.datasource import NotRepeatable, RangesTask

@@ -14,12 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from raylog.base.errors import ClientClosed, OffsetOutOfRange
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.ranges.planning import RangesWanted, plan_read
 from raylog.client.ranges.reading import RangeReading, read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.core.errors import ClientClosed, OffsetOutOfRange
 from raylog.data.columns import SCHEMA, schema_of
 from raylog.data.datasink import WriteTask
 from raylog.data.datasource import RangesTask, RaylogDatasource

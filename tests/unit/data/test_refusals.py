@@ -9,9 +9,7 @@ import pytest
 import ray
 
 import raylog
-from raylog.client.admin.admin import Admin
-from raylog.client.cluster import reachable
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ClusterAuthorizationFailed,
     ConnectionFailed,
@@ -20,6 +18,8 @@ from raylog.core.errors import (
     RaylogError,
     UnknownTopicOrPartition,
 )
+from raylog.client.admin.admin import Admin
+from raylog.client.cluster import reachable
 from raylog.data import joining
 from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text

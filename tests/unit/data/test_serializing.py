@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raylog.core.errors import InvalidConfig, InvalidRecord
+from raylog.base.errors import InvalidConfig, InvalidRecord
 from raylog.data.serializing import Fields, Records, check_columns, check_schema, records_of
 
 NOW_MS = 1_700_000_000_000

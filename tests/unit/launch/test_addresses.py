@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import InvalidConfig, StartFailed
+from raylog.base.errors import InvalidConfig, StartFailed
 from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.placement import BrokerPlacement
 from tests.waiting import free_port

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from raylog.base.errors import StartFailed
 from raylog.client.progress import Progress
-from raylog.core.errors import StartFailed
 from raylog.launch.ending.paced import CLEAN_STOP_S, KILL_S, NAMED_MAX, STOPS_AT_ONCE, PacedEnd
 
 STOP_S = 0.25

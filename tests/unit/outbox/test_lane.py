@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raylog.client.producer.resumed import KnownSequence
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConnectionFailed,
     DuplicateSequence,
     InvalidProducerEpoch,
@@ -15,8 +14,9 @@ from raylog.core.errors import (
     RaylogError,
     RecordTooLarge,
 )
-from raylog.core.ids import TopicPartition
-from raylog.core.invariants import InvariantBroken
+from raylog.base.ids import TopicPartition
+from raylog.base.invariants import InvariantBroken
+from raylog.client.producer.resumed import KnownSequence
 from raylog.outbox.lane import FIRST_PAUSE_MS, LONGEST_PAUSE_MS, OutboxLane
 from raylog.outbox.model import PRODUCER_EPOCH_MAX, SEQUENCE_LIMIT, Changes, OutboxBatch, Position
 

@@ -10,10 +10,10 @@ import pytest
 from sqlalchemy import Engine, insert
 
 from raylog import outbox
+from raylog.base.errors import LeaderNotAvailable
+from raylog.base.ids import TopicPartition
 from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.resumed import KnownSequence
-from raylog.core.errors import LeaderNotAvailable
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.outbox.model import OutboxBatch, TopicView
 from raylog.outbox.session import Session

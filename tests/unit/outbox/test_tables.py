@@ -15,9 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from raylog import outbox
-from raylog.cli.app import cli
-from raylog.client.types import Record
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidConfig,
     InvalidRecord,
     InvalidRequest,
@@ -26,7 +24,9 @@ from raylog.core.errors import (
     OutboxNotInitialized,
     OutboxVersionMismatch,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.cli.app import cli
+from raylog.client.types import Record
 from raylog.outbox.model import Changes
 from raylog.outbox.session import Session as RelaySession
 from raylog.outbox.store import OutboxStore

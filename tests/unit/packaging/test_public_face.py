@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import raylog
-from raylog.core import errors
+from raylog.base import errors
 from tests.unit.style.sources import ARROW_READERS, HEAVY_AT_IMPORT, ROOT, files_in, module_name
 
 MODULES_MAX = 60
@@ -49,7 +49,7 @@ def test_importing_an_error_class_loads_no_large_library() -> None:
     assert not modules_after("import raylog; raylog.RaylogError") & HEAVY_AT_IMPORT
 
 
-@pytest.mark.parametrize("folder", ["client", "rpc", "storage", "core"])
+@pytest.mark.parametrize("folder", ["client", "rpc", "storage", "core", "base"])
 def test_a_service_without_ray_can_import_all_of(folder: str) -> None:
     names = [module_name(path) for path in files_in(folder) if not path.is_relative_to(ARROW_READERS)]
     assert names

@@ -15,9 +15,9 @@ from raylog.actors.groups import requests as group_requests
 from raylog.actors.groups.requests import GroupRequest
 from raylog.actors.metadata.voter import order_of
 from raylog.actors.transactions import requests as transaction_requests
+from raylog.base.errors import RaylogError
 from raylog.core.controller import Refuse, Reply
 from raylog.core.controller.events import ClientRequest
-from raylog.core.errors import RaylogError
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Message

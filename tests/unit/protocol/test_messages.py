@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.core.errors import ConnectionFailed, InvalidRequest, UnknownServerError
+from raylog.actors.permissions import permissions
+from raylog.base.errors import ConnectionFailed, InvalidRequest, UnknownServerError
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import JOIN_GROUP, OFFSET_COMMIT
 from raylog.protocol.message import NAMES_MAX, ROWS_MAX, Message, read
 from raylog.protocol.method import AnyMethod, Endpoint
-from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import FETCH, REPLICA, WRITE_TXN_MARKERS
 from raylog.rpc import Role
 from tests.unit.protocol.samples import inner, of_a_later_release, of_the_first_release, of_this_release

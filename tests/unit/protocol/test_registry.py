@@ -3,13 +3,13 @@
 import msgspec
 import pytest
 
-from raylog.core.features import LEVELS
+from raylog.actors.permissions import permissions
+from raylog.base.features import LEVELS
 from raylog.protocol.broker import BROKER
 from raylog.protocol.controller import CONTROLLER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.message import Message
 from raylog.protocol.method import Endpoint, TokenScope
-from raylog.protocol.permissions import permissions
 from raylog.protocol.replica import FETCH, REPLICA
 from raylog.rpc import Role
 

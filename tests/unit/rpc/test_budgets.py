@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 from msgspec import Raw
 
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.rpc import FrameTooLarge, WriteCoalescer
 from raylog.rpc.auth.credentials import derived_client_secret
 from raylog.rpc.framing import REPLY, REQUEST, FrameDecoder, encode_header

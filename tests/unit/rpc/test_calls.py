@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 from msgspec import Raw
 
-from raylog.core.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
+from raylog.base.errors import ConnectionFailed, OffsetOutOfRange, RaylogError, RequestTimedOut
 from raylog.rpc.calls import SWEEP_GRAIN_S, CallbackWaiter, PendingCalls, fail
 from raylog.rpc.framing import decode_args
 from raylog.rpc.reply import Reply

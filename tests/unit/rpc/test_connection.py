@@ -12,7 +12,7 @@ import warnings
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConnectionFailed,
     FencedLeaderEpoch,
     NotLeaderOrFollower,

@@ -6,7 +6,7 @@ import struct
 import msgspec
 import pytest
 
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.rpc.errors import FrameTooLarge
 from raylog.rpc.framing import (
     ERROR,

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClusterAuthorizationFailed,
     ConnectionFailed,
     InvalidRequest,

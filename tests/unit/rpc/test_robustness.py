@@ -8,7 +8,7 @@ import struct
 
 import pytest
 
-from raylog.core.errors import AuthenticationFailed, ConnectionFailed, RequestTimedOut
+from raylog.base.errors import AuthenticationFailed, ConnectionFailed, RequestTimedOut
 from raylog.rpc import Connection, Request, RpcServer, connect
 from raylog.rpc.framing import REQUEST, encode_header
 from tests.coroutines import run

@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from raylog.base.ids import TopicPartition
 from raylog.client.ranges import strings
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
-from raylog.core.ids import TopicPartition
 from raylog.spark.columns import TYPES, arrow_schema, row_schema
 from raylog.spark.options import COLUMNS
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, parse_header

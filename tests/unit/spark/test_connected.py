@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import AuthenticationFailed, UnknownTopicOrPartition
 from raylog.client import kept
 from raylog.client.cluster import connections
 from raylog.client.ranges.connected import KEPT
 from raylog.client.ranges.planning import plan_read
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.core.errors import AuthenticationFailed, UnknownTopicOrPartition
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.spark.support import fill, options, spans
 from tests.waiting import wait_for

@@ -5,8 +5,8 @@ import pickle
 
 import pytest
 
-from raylog.core.errors import InvalidConfig
-from raylog.core.ids import EARLIEST, LATEST, TopicPartition
+from raylog.base.errors import InvalidConfig
+from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ranges_of

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import InvalidConfig, RaylogError
+from raylog.base.errors import InvalidConfig, RaylogError
 from raylog.spark.plainly import plainly
 
 
@@ -55,7 +55,7 @@ def test_our_errors_come_without_the_frames_below(call: Callable[[Source], objec
     with pytest.raises(RaylogError, match="the sentence") as caught:
         call(Source(InvalidConfig("the sentence")))
     lines = traceback.format_exception(caught.value)
-    assert lines[-1] == "raylog.core.errors.cluster.InvalidConfig: the sentence\n"
+    assert lines[-1] == "raylog.base.errors.cluster.InvalidConfig: the sentence\n"
     assert "in deep" not in "".join(lines)
 
 
@@ -78,4 +78,4 @@ def test_pyspark_shows_an_error_of_pickling_as_it_is() -> None:
         serializer().dumps(Source(InvalidConfig("the sentence", offset=7)))
     assert caught.value.details == {"offset": 7}
     assert isinstance(caught.value, pickle.PickleError)
-    assert traceback.format_exception_only(caught.value) == ["raylog.core.errors.cluster.InvalidConfig: the sentence\n"]
+    assert traceback.format_exception_only(caught.value) == ["raylog.base.errors.cluster.InvalidConfig: the sentence\n"]

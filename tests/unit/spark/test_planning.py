@@ -8,9 +8,9 @@ import time
 import pytest
 from pyspark import cloudpickle
 
+from raylog.base.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.client.ranges import cutting
 from raylog.client.ranges.narrowing import Narrowing
-from raylog.core.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfRange, UnknownTopicOrPartition
 from raylog.rpc import Token, TopicGrant
 from raylog.spark.reader import RangePartition
 from tests.unit.client.toy_server import SECRET, ToyCluster

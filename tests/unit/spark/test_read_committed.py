@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from raylog.core.errors import InvalidConfig, OffsetOutOfRange
+from raylog.base.errors import InvalidConfig, OffsetOutOfRange
 from raylog.rpc import Token
 from raylog.spark.options import parse_options
 from raylog.storage.batch.header import TRANSACTIONAL_BIT

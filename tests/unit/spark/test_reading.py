@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import InputPartition
 
+from raylog.base.errors import AuthenticationFailed, CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.reading.range_fetcher import KEPT, PartitionRange, RangeFetcher
 from raylog.client.runtime import shared
-from raylog.core.errors import AuthenticationFailed, CorruptMessage, OffsetOutOfRange, RequestTimedOut, UnknownTopicId
 from raylog.spark.options import ReadOptions
 from raylog.spark.reader import RangePartition, keep_what_is_loaded
 from tests.unit.client.toy_server import ToyCluster

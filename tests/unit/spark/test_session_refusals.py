@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 
-from raylog.core.errors import SparkStartFailed
+from raylog.base.errors import SparkStartFailed
 from raylog.spark.session import _require_java_on_ray
 
 PROGRAM = """
@@ -43,7 +43,7 @@ def test_wrong_versions(tmp_path: Path, package: str, version: str) -> None:
     (noted / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n", encoding="utf-8")
     path = os.pathsep.join([str(noted.parent), *filter(None, [os.environ.get("PYTHONPATH")])])
     line = last_line_of({"PYTHONPATH": path}, tmp_path)
-    assert line.startswith(f"raylog.core.errors.client.WrongVersions: Spark on Ray needs {package} ")
+    assert line.startswith(f"raylog.base.errors.client.WrongVersions: Spark on Ray needs {package} ")
     assert line.endswith(f"(found {version}): run `pip install --upgrade 'raylog[spark]'`.")
 
 

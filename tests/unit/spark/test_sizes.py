@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.errors import InvalidConfig, SparkStartFailed
+from raylog.base.errors import InvalidConfig, SparkStartFailed
 from raylog.spark.sizes import CORES_MAX, MEMORY_MIN, Node, Sizes, choose, parse_memory, room, shortage
 
 GIB = 2**30

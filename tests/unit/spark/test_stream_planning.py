@@ -15,9 +15,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
+from raylog.base.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
+from raylog.base.ids import LATEST
 from raylog.client.ranges import cutting
-from raylog.core.errors import InvalidConfig, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import LATEST
 from raylog.rpc import Connection
 from raylog.spark.columns import row_schema
 from raylog.spark.options import parse_options

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from raylog.base.errors import AuthenticationFailed, ClusterAuthorizationFailed, InvalidConfig, RaylogError
 from raylog.client.admin.admin import Admin
-from raylog.core.errors import AuthenticationFailed, ClusterAuthorizationFailed, InvalidConfig, RaylogError
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import WrongVersions
+from raylog.base.errors import WrongVersions
 from raylog.spark import register, versions
 from raylog.spark.versions import NEEDED, check, installed, require, wanted
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage.log.checkpoints import EPOCHS, Checkpoints, _with_crc
 
 

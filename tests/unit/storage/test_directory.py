@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import DataDirectoryError, InvalidTopic
+from raylog.base.errors import DataDirectoryError, InvalidTopic
 from raylog.storage.directory import META, DataDirectory, parse_partition_folder, partition_folder
 from raylog.storage.errors import DirectoryInUse, NotDurable, StorageIoError, WrongDirectory
 from raylog.storage.log.files import write_atomically

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("actors", "client", "core", "data", "outbox", "protocol", "raylog", "rpc", "spark", "storage")
+PACKAGES = ("actors", "base", "client", "core", "data", "outbox", "protocol", "raylog", "rpc", "spark", "storage")
 OTHERS = ("benchmarks", "examples", "pyspark_raylog", "tests", "tools")
 HEAVY_AT_IMPORT = {"numpy", "pandas", "pyarrow", "pyspark", "ray", "raydp"}
 """What a service that only produces and consumes, and a replica's process, must not load."""
@@ -40,7 +40,7 @@ def parsed(path: Path) -> ast.Module:
 
 
 def module_name(path: Path) -> str:
-    """The name a file is imported by: core/ids.py is raylog.core.ids."""
+    """The name a file is imported by: base/ids.py is raylog.base.ids."""
     parts = list(path.relative_to(ROOT).with_suffix("").parts)
     if parts[-1] == "__init__":
         parts.pop()

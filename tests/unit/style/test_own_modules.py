@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-PRODUCT = ("raylog", "actors", "client", "core", "data", "outbox", "protocol", "rpc", "spark", "storage")
+PRODUCT = ("raylog", "actors", "base", "client", "core", "data", "outbox", "protocol", "rpc", "spark", "storage")
 STARTS_MODULE = re.compile(r"""sys\.executable,\s*["']-m["']""")
 
 

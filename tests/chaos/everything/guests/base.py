@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import raylog
+from raylog.base.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
 from raylog.client.producer.futures import SendFuture
-from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
 from tests.chaos.everything.journal import Awaited, Journal, Sent, now_ms
 from tests.chaos.workload import CALL_TIMEOUT_MS, DELIVERY_TIMEOUT_MS, RETRY_S, in_words, outcome_of
 

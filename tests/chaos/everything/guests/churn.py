@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 import raylog
-from raylog.core.errors import RaylogError, UnknownTopicOrPartition
+from raylog.base.errors import RaylogError, UnknownTopicOrPartition
 from tests.chaos.everything.claims.churn import ASSIGNED, FEATURE, LATE, READERS, SUBSCRIBED
 from tests.chaos.everything.guests.base import Guest, Scene
 from tests.chaos.everything.guests.watcher import poll, reader_of

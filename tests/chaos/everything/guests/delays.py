@@ -7,8 +7,8 @@ import random
 from typing import Final
 
 import raylog
+from raylog.base.errors import RaylogError
 from raylog.client.admin.schedules import ScheduleOutcome
-from raylog.core.errors import RaylogError
 from tests.chaos.everything.claims.delays import FEATURE, TOPIC
 from tests.chaos.everything.guests.base import Guest, Scene
 from tests.chaos.everything.guests.watcher import Watcher

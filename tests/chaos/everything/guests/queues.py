@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 import raylog
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from tests.chaos.everything.claims.queues import FEATURE, FREE, GROUPS, KEYED, letters_of
 from tests.chaos.everything.guests.base import LIFE_S, Guest, Scene
 from tests.chaos.everything.guests.watcher import Watcher

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import raylog
+from raylog.base.errors import RaylogError
 from raylog.core.dead_letters import REASON
-from raylog.core.errors import RaylogError
 from tests.chaos.everything.guests.base import Guest, Scene
 from tests.chaos.everything.journal import Seen, now_ms
 from tests.chaos.workload import CALL_TIMEOUT_MS, POLL_MS, RETRY_S, in_words

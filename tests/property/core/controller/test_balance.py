@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.balance import Move, plan_balance
-from raylog.core.ids import BrokerId, TopicPartition
 
 Layout = dict[TopicPartition, tuple[BrokerId, ...]]
 Nodes = dict[BrokerId, str]

@@ -8,6 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.controller import (
     AlterClusterConfigReceived,
     AlterTopicConfigReceived,
@@ -19,8 +21,6 @@ from raylog.core.controller import (
     StopBrokerReceived,
     TopicCreated,
 )
-from raylog.core.errors import RaylogError
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import Bench
 
 brokers = st.integers(1, 4)

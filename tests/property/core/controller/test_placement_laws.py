@@ -5,9 +5,9 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.controller import place_replicas
 from raylog.core.controller.leading.leadership import Standing, settle
-from raylog.core.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.partition import PartitionState
 
 clusters = st.dictionaries(

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.invariants import InvariantBroken
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.coordinators.writing import RowQueue
-from raylog.core.invariants import InvariantBroken
 
 LIMIT = 100
 STEPS = st.lists(st.tuples(st.lists(st.integers(1, 150), max_size=6), st.integers(0, 3)), min_size=1, max_size=12)

@@ -19,7 +19,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from raylog.core.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from raylog.base.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
+from raylog.base.invariants import InvariantBroken
 from raylog.core.groups.consumer import heartbeats, reconcile
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
@@ -34,7 +35,6 @@ from raylog.core.groups.consumer.records import (
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import MemberHeartbeatReceived, TopicsSeen
 from raylog.core.groups.records import record_from_wire
-from raylog.core.invariants import InvariantBroken
 from tests.simulation.planted.bugs import Edit
 from tests.unit.core.groups.context import GROUP, Groups
 

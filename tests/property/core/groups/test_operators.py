@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from raylog.core.errors import GroupSubscribedToTopic
+from raylog.base.errors import GroupSubscribedToTopic
 from raylog.core.groups import use
 from raylog.core.groups.committed import offsets, resets
 from raylog.core.groups.coordinator import GroupSettings

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     NonEmptyGroup,

@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from raylog.base.errors import ProducerFenced, RaylogError
 from raylog.core.coordinators.events import AppendRecords, RequestDropped, Tick
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import ProducerFenced, RaylogError
 from raylog.core.outbox import Outbox
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine

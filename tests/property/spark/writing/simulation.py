@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.core.errors import InvalidTxnState, RaylogError
+from raylog.base.errors import InvalidTxnState, RaylogError
 from raylog.spark.writing import commits
 from raylog.spark.writing.commits import Prepared
 from tests.property.spark.writing.toy_coordinators import Record, ToyCoordinators, Write

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.errors import InvalidTxnState
+from raylog.base.errors import InvalidTxnState
 from tests.property.spark.writing.planted import PLANTED, plant
 from tests.property.spark.writing.simulation import Query, Simulation
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from raylog.base.errors import ProducerFenced, RaylogError
 from raylog.core.coordinators.events import Tick
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import ProducerFenced, RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.events import (
     AddOffsetsReceived,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from raylog.core.errors import MemberIdRequired, RaylogError
+from raylog.base.errors import MemberIdRequired, RaylogError
 from raylog.core.groups.records import GROUP_KIND, GroupChanged, GroupDeleted, record_from_wire
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import RULE, GroupBooks

@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from raylog.core.errors import MemberIdRequired, UnknownMemberId
+from raylog.base.errors import MemberIdRequired, UnknownMemberId
 from raylog.core.groups.records import GroupChanged, MemberRecord
 from raylog.core.groups.states import GroupState
 from tests.simulation.groups.books import GroupBooks

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from raylog.core.errors import RaylogError, UnstableOffsetCommit
+from raylog.base.errors import RaylogError, UnstableOffsetCommit
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, TxnOffsets, record_from_wire
 from tests.simulation.world import Violation
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from raylog.core.errors import InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
+from raylog.base.errors import InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
 from tests.simulation.groups.member import REQUEST_MS, Member
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID
 from tests.simulation.groups.transactions.ledgers import FENCED, OUTCOME, POT, Ledger

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import pytest
 
-from raylog.core.errors import UnstableOffsetCommit
+from raylog.base.errors import UnstableOffsetCommit
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey, TxnKey, TxnOffsets
 from tests.simulation.groups.coordinator import Call
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID, Row

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidTxnState,

@@ -6,11 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.futures import AsyncSendFuture
-from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     DeliveryTimedOut,
     InvalidReplicaAssignment,
@@ -18,6 +14,10 @@ from raylog.core.errors import (
     OffsetOutOfRange,
     RaylogError,
 )
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
+from raylog.client.producer.producer import AsyncProducer
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.compaction.keyed import At, Row
 from tests.simulation.whole.plan import BRIEF

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.simulation.world import Violation
 
 At = TopicPartition

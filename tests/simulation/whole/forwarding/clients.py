@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import ClientClosed, DeliveryTimedOut, RaylogError, RedriveRunning
+from raylog.base.ids import TopicPartition
 from raylog.client import arguments
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.dead_letters import cause_of
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError, RedriveRunning
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.forwarding.letters import Fleeting, Headers
 from tests.simulation.world import Violation

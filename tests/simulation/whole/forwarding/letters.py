@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from raylog.base.ids import TopicPartition
 from raylog.core.dead_letters import HOPS_MAX, Reason, cause_of, hops_of
-from raylog.core.ids import TopicPartition
 from tests.simulation.world import Violation
 
 EARLY: Final = "W50"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.base.errors import ClientClosed, CommitFailed, DeliveryTimedOut, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import ClientClosed, CommitFailed, DeliveryTimedOut, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until

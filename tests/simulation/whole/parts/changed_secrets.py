@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.base.errors import AuthenticationFailed, ClientClosed, DeliveryTimedOut, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import AuthenticationFailed, ClientClosed, DeliveryTimedOut, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.rpc.auth.secret_files import CLIENT_FILE, CLUSTER_FILE, SecretFiles, copy_secrets, read_values, write_values
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, once

@@ -13,17 +13,17 @@ from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import (
+from raylog.base.errors import (
     CorruptMessage,
     ElectionNotNeeded,
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
     RaylogError,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.producer import AsyncProducer
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.errors import CorruptBatch
 from tests.simulation.storage.nodes import File

@@ -11,9 +11,9 @@ import random
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import GroupIdNotFound, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.errors import GroupIdNotFound, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, Client
 from tests.simulation.whole.expiries import may_have_expired
 from tests.simulation.whole.parts.part import API_MS, Part, Until, once, started

@@ -11,14 +11,14 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal
 
+from raylog.base.errors import ClientClosed, CorruptMessage, DeliveryTimedOut, InvalidRecordState, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.core.dead_letters import cause_of
-from raylog.core.errors import ClientClosed, CorruptMessage, DeliveryTimedOut, InvalidRecordState, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import PRODUCE, ProduceRequest
 from raylog.storage.batch.compression import compress
 from raylog.storage.batch.header import MAGIC_COLUMNS

@@ -10,11 +10,11 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
+from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import RaylogError
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 
 if TYPE_CHECKING:

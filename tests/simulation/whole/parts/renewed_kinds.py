@@ -12,12 +12,12 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from raylog.base.errors import InvalidRecordState, RaylogError, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import InvalidRecordState, RaylogError, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
 from tests.simulation.world import Violation

@@ -11,17 +11,17 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.futures import AsyncSendFuture
-from raylog.core.errors import (
+from raylog.base.errors import (
     ElectionNotNeeded,
     InvalidReplicaAssignment,
     NoReassignmentInProgress,
     OffsetOutOfRange,
     RaylogError,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started, woken
 from tests.simulation.whole.parts.sender import Sender

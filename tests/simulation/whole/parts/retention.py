@@ -11,13 +11,13 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import InvalidRecordState, OffsetOutOfRange, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import InvalidRecordState, OffsetOutOfRange, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, started
 from tests.simulation.whole.parts.sender import Sender

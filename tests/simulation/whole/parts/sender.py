@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from raylog.base.errors import ClientClosed, DeliveryTimedOut, RaylogError
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, started
 from tests.simulation.whole.transactions.clients import refusals

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from raylog.actors.scheduling.role import SchedulerRole
+from raylog.base.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError, RecordTooLarge
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.producer.sizes import lone_batch_bytes
 from raylog.client.queues.consumer import AsyncQueueConsumer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError, RecordTooLarge
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, once, started
 from tests.simulation.whole.schedules.clients import SIZES

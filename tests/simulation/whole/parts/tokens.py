@@ -12,18 +12,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from raylog.actors.token_clock import LOOK_MS
-from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.admin.tokens import describe_token
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.consumer.stream import LONG_WAIT_MS
-from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ClusterAuthorizationFailed,
     CommitFailed,
     RaylogError,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import AsyncAdmin
+from raylog.client.admin.tokens import describe_token
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.consumer.stream import LONG_WAIT_MS
+from raylog.client.producer.producer import AsyncProducer
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.loop.scheduler import WALL_S
 from tests.simulation.whole.parts.part import API_MS, DELIVERY_MS, Part, Until, once, started

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
+from raylog.base.errors import OffsetOutOfRange, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.accepted import IsolationLevel
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import OffsetOutOfRange, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, DELIVERY_S, Client
 from tests.simulation.whole.parts.part import API_MS, Part, Until, started, woken
 from tests.simulation.whole.parts.sender import Sender

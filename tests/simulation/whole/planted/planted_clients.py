@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from raylog.base.errors import RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import MetadataCache
 from raylog.client.consumer.assignment import Assignment
@@ -15,8 +17,6 @@ from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.sessions.handover import Handover
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.sending.delivery import Delivery
-from raylog.core.errors import RaylogError
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.plan import MINORITY, VOTERS
 from tests.simulation.whole.planted.bugs import Bug
 

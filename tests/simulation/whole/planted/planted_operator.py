@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any, Final
 
 from raylog.actors.replica.effects import ReplicaEffects
+from raylog.base.ids import LATEST
 from raylog.client.consumer import fetcher
 from raylog.core.controller import liveness
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.shutdown import Shutdown
-from raylog.core.ids import LATEST
 from raylog.core.replication import leader
 from raylog.core.replication.consumer_events import AnswerOffset
 from raylog.core.replication.visibility import Visibility

@@ -18,14 +18,14 @@ from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import delivering
+from raylog.base.errors import ClusterAuthorizationFailed
+from raylog.base.ids import Offset
 from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
 from raylog.core.coordinators.share import KeyShare
-from raylog.core.errors import ClusterAuthorizationFailed
 from raylog.core.groups.consumer.groups import ConsumerGroups
-from raylog.core.ids import Offset
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaSupervisor
+from raylog.base.ids import LATEST, BrokerId, Offset
 from raylog.core.controller import liveness, registrations
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.leading import leadership
 from raylog.core.controller.liveness import Liveness
-from raylog.core.ids import LATEST, BrokerId, Offset
 from raylog.core.metadata import image
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, InvalidRecordState, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.core.queues.archiving.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.queues.jobs import ABORTED, KEPT, Group, Job, Jobs

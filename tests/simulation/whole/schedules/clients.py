@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import ClientClosed, DeliveryTimedOut, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client import arguments
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.admin.schedules import ScheduleOutcome
@@ -12,8 +14,6 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import ClientClosed, DeliveryTimedOut, RaylogError
-from raylog.core.ids import TopicPartition
 from raylog.core.scheduling.machine import SchedulerSettings
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.schedules.delays import Delayed

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.core.controller import INTERNAL_TOPICS
-from raylog.core.errors import RaylogError
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import LAST_API_S, Client
 from tests.simulation.whole.compaction.leftovers import dirty_table, uncleaned_coordinator

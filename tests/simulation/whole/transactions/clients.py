@@ -10,11 +10,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final
 
-from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.producer.futures import AsyncSendFuture
-from raylog.client.producer.producer import AsyncProducer
-from raylog.client.types import RecordMetadata
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     CommitFailed,
     DeliveryTimedOut,
@@ -29,7 +25,11 @@ from raylog.core.errors import (
     TransactionAborted,
     UnknownMemberId,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.consumer.consumer import AsyncConsumer
+from raylog.client.producer.futures import AsyncSendFuture
+from raylog.client.producer.producer import AsyncProducer
+from raylog.client.types import RecordMetadata
 from tests.simulation.whole.books import At, Sent
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.compaction.clients import FEW, HEADER, MANY, REMOVALS

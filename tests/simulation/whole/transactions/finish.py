@@ -7,8 +7,8 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.errors import RaylogError
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
 from tests.simulation.whole.transactions.account_finish import AccountFinish, Until

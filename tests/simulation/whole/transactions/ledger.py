@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.simulation.world import Violation
 
 At = TopicPartition

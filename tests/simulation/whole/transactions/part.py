@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.controller import INTERNAL_TOPICS
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.transactions.account_clients import AccountAdministrator, AccountReader

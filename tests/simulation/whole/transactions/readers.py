@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import RaylogError
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.errors import RaylogError
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
 

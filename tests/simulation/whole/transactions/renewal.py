@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from raylog.base.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.simulation.whole.clients import API_S, LAST_API_S
 from tests.simulation.whole.transactions.clients import END_S, Transactor, refusals
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.simulation.whole.compaction.tables import LOST
 from tests.simulation.whole.transactions.accounts import Accounts, TxnRow
 from tests.simulation.whole.transactions.ledger import ONCE, Outcome, Txn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.simulation.whole.transactions.ledger import OFFSETS, ONCE, VISIBLE, WHOLE, Ledger, Outcome, Txn
 from tests.simulation.world import Violation
 

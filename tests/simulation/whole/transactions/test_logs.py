@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.simulation.whole.transactions.logs import Entry, check_cleaned, check_logs
 from tests.simulation.world import Violation
 

@@ -7,7 +7,7 @@ import pytest
 
 from raylog.actors.actor_specs import BrokerSpec
 from raylog.actors.broker.server import BrokerServer
-from raylog.core.errors import ConnectionFailed, NotController
+from raylog.base.errors import ConnectionFailed, NotController
 from raylog.protocol.broker import FIND_COORDINATOR, METADATA, FindCoordinatorRequest, MetadataRequest
 from raylog.protocol.message import Message
 from raylog.rpc import connect

@@ -10,7 +10,7 @@ from unittest import mock
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
 from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.actors.naming import replica_name
-from raylog.core.ids import BrokerId, Incarnation, PartitionEpoch, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, PartitionEpoch, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed
 from raylog.core.metadata.records import (
     BrokerRegistered,

@@ -9,7 +9,7 @@ import pytest
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
 from raylog.actors.broker.wanted import WantedReplicas, holds, name_of, replica_named
 from raylog.actors.naming import broker_name, partition_of_replica, replica_name
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.image import MetadataImage, partition_changed
 from raylog.core.metadata.records import (
     ClusterAltered,

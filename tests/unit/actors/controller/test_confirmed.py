@@ -8,11 +8,11 @@ import pytest
 from raylog.actors.controller.answers import metadata_answer
 from raylog.actors.controller.confirmed import HELD_MAX, HELD_MS
 from raylog.actors.controller.runner import ControllerRunner
+from raylog.base.errors import NotController, TopicAlreadyExists
+from raylog.base.features import SUPPORTED
+from raylog.base.ids import NO_INCARNATION, BrokerId
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
-from raylog.core.errors import NotController, TopicAlreadyExists
-from raylog.core.features import SUPPORTED
-from raylog.core.ids import NO_INCARNATION, BrokerId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.protocol.broker import MetadataReply

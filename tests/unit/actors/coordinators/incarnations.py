@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from raylog.actors.coordinators.runner import CoordinatorRunner, fence_row
 from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows, encode_rows, encoded_row
-from raylog.core.errors import InvalidProducerEpoch
+from raylog.base.errors import InvalidProducerEpoch
 from raylog.core.transactions.events import EndTxn
 from raylog.storage.batch.records import BatchMeta
 from tests.unit.storage.logs import NOW, open_log, whole

@@ -13,9 +13,9 @@ from raylog.actors.coordinators import runtime as module
 from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.coordinators.runtime import StateRuntime
 from raylog.actors.coordinators.stored_rows import EachRow, EncodedRow, LiveRows, StoredRows, encode_rows, encoded_row
+from raylog.base.errors import CoordinatorLoadInProgress, NotCoordinator, RequestTimedOut
 from raylog.core.coordinators.decision import CoordinatorDecision
 from raylog.core.coordinators.events import AppendRecords
-from raylog.core.errors import CoordinatorLoadInProgress, NotCoordinator, RequestTimedOut
 from raylog.core.outbox import Outbox
 from raylog.rpc import Request
 from tests.waiting import eventually

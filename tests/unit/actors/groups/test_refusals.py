@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.groups.runner import GroupCoordinatorRunner
-from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     GroupIdNotFound,
@@ -29,6 +28,7 @@ from raylog.core.errors import (
     ResetOutdated,
     UnknownMemberId,
 )
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from tests.unit.actors.coordinators.incarnations import Incarnation, StateLog
 

@@ -6,13 +6,13 @@ import pytest
 
 from raylog.actors.coordinators.runner import TICK_MS, fence_row
 from raylog.actors.groups.runner import GroupCoordinatorRunner
-from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     InvalidRequest,
     NotCoordinator,
     RecordTooLarge,
 )
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from tests.unit.actors.coordinators.incarnations import SentRequest
 

@@ -8,7 +8,7 @@ import pytest
 from raylog.actors.metadata.codec import encoded
 from raylog.actors.metadata.snapshot import SNAPSHOT, MetadataSnapshot, read_snapshot, write_snapshot
 from raylog.actors.metadata.voter_files import VoterFiles, VoterState, drop_prefix, note_end, open_files, restart_log
-from raylog.core.ids import BrokerId, ControllerEpoch, Incarnation
+from raylog.base.ids import BrokerId, ControllerEpoch, Incarnation
 from raylog.core.metadata.records import BrokerRegistered, ControllerStarted, MetadataRecord
 from raylog.storage.log.partition_log import PartitionLog
 

@@ -11,7 +11,7 @@ from raylog.actors.metadata import voter_host
 from raylog.actors.metadata.voter import Voter
 from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
-from raylog.core.errors import KafkaStorageError, NotController
+from raylog.base.errors import KafkaStorageError, NotController
 from raylog.protocol.broker import BROKER
 from raylog.rpc import Request
 from raylog.storage.errors import StorageIoError

@@ -10,7 +10,7 @@ from raylog.actors.metrics import collector
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics, unready
 from raylog.actors.metrics.collector import Held, Inquiries
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.core.ids import BrokerId, Incarnation, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import ReplicaPlaced, TopicCreated
 from raylog.core.metrics.exposition import render

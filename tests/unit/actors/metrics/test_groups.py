@@ -1,7 +1,7 @@
 """What a broker's page shows of groups: what coordinators report, as far as it is about something that there is."""
 
 from raylog.actors.metrics.groups import _census
-from raylog.core.ids import BrokerId, TopicPartition
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import TopicCreated
 

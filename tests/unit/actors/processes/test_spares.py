@@ -13,7 +13,7 @@ from raylog.actors.processes import spares
 from raylog.actors.processes.made_actors import ActorRaised, NoSuchActor, Recipe
 from raylog.actors.processes.spare_plan import QUIET_MS, Plan, Sight, choose, plan
 from raylog.actors.processes.spare_roles import name_of, noted_roles, read_role, role_file, write_role
-from raylog.core.errors import DataDirectoryError
+from raylog.base.errors import DataDirectoryError
 from tests.unit.actors.specs import replica_spec
 
 ACTOR = f"{spare_prefix(1)}0a1b2c3d"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.queues.created import IN_SYNC, create_as_source
-from raylog.core.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
+from raylog.base.errors import InvalidReplicationFactor, RaylogError, TopicAlreadyExists
 from raylog.protocol.admin import CreateTopicRequest
 from raylog.protocol.broker import MetadataPartition, MetadataTopic
 

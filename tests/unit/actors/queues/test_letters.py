@@ -9,7 +9,7 @@ import pytest
 
 from raylog.actors.queues import letters
 from raylog.actors.queues.letters import LIMIT, LIMIT_DEFAULT, LIMIT_MAX, limit_for_copies, sent_at_last
-from raylog.core.errors import (
+from raylog.base.errors import (
     NotLeaderOrFollower,
 )
 from raylog.core.forwarding.sizes import ROOM_BYTES, Room, size_of

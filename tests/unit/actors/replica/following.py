@@ -12,7 +12,7 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import Keeper, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import FlushPolicy
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings

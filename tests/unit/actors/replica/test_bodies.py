@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from raylog.actors.replica.bodies import BodyOpener
-from raylog.core.errors import InvalidRecord, NotLeaderOrFollower, UnknownServerError
+from raylog.base.errors import InvalidRecord, NotLeaderOrFollower, UnknownServerError
 from raylog.protocol.replica import ProduceRequest
 from raylog.rpc import Request
 from raylog.storage.batch.compression import GZIP, compress

@@ -13,7 +13,7 @@ from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.ports import Keeper, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import CleanerPace, FlushPolicy
-from raylog.core.ids import Incarnation, TopicPartition
+from raylog.base.ids import Incarnation, TopicPartition
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.replica import FetchReply, FetchRequest, ProduceRequest
 from raylog.rpc import Request

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import InvalidProducerEpoch
+from raylog.base.errors import InvalidProducerEpoch
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch

@@ -11,7 +11,7 @@ from raylog.actors.clock import wall_ms
 from raylog.actors.replica import opening as replica_log
 from raylog.actors.replica.damage import DamageWatch, give_up
 from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_replica_log
-from raylog.core.ids import Offset, TopicPartition
+from raylog.base.ids import Offset, TopicPartition
 from raylog.core.replication.damage import RebuildLog
 from raylog.storage.directory import partition_folder
 from raylog.storage.log.kept_watermark import KeptWatermark

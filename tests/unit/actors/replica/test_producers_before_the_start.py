@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 from raylog.actors.replica.ports import ReplicaRequest
-from raylog.core.errors import OffsetOutOfRange
-from raylog.core.ids import NO_EPOCH, BrokerId
+from raylog.base.errors import OffsetOutOfRange
+from raylog.base.ids import NO_EPOCH, BrokerId
 from raylog.protocol import replica as wire
 from raylog.storage.batch.header import end_offset
 from raylog.storage.log.config import LogConfig

@@ -7,7 +7,7 @@ from raylog.actors import clock
 from raylog.actors.replica.runner import RETENTION_SOON_MS, ReplicaRunner
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.settings import FlushPolicy, paces_of, topic_settings
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.core.replication.replica import ReplicationSettings
 from tests.unit.actors.replica.test_consumer_reads import leading, produce
 from tests.unit.actors.specs import replica_spec

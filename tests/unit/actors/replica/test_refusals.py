@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 
 from raylog.actors.replica.ports import ReplicaRequest
-from raylog.core.errors import NotEnoughReplicas, OutOfOrderSequence, RaylogError, RecordTooLarge
-from raylog.core.ids import NO_EPOCH
+from raylog.base.errors import NotEnoughReplicas, OutOfOrderSequence, RaylogError, RecordTooLarge
+from raylog.base.ids import NO_EPOCH
 from raylog.protocol import replica as wire
 from raylog.storage.errors import DiskFull
 from raylog.storage.log.config import LogConfig

@@ -13,7 +13,7 @@ from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.replica.ports import Keeper, ReplicaPorts, Sync
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.settings import topic_settings
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.replication.events import Effect
 from raylog.storage.log.partition_log import PartitionLog
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import UnknownServerError
+from raylog.base.errors import UnknownServerError
 from raylog.protocol.replica import FetchRequest, ListOffsetsRequest, ProduceRequest, WriteTxnMarkersRequest
 from raylog.storage.batch.records import encode_batch
 from tests.unit.actors.replica.test_consumer_reads import Answered, leading

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.replica.tail_cache import KEPT_BYTES, TailCache
-from raylog.core.errors import OffsetOutOfRange
+from raylog.base.errors import OffsetOutOfRange
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, open_log
 

@@ -10,8 +10,8 @@ from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.consumer_reads import NEAR_BYTES_MIN
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
-from raylog.core.errors import CorruptMessage, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
-from raylog.core.ids import LATEST, MAX_TIMESTAMP
+from raylog.base.errors import CorruptMessage, InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+from raylog.base.ids import LATEST, MAX_TIMESTAMP
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import (
     READ_COMMITTED,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.replica.watermark_keeper import KEEP_MS, WatermarkKeeper
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.storage.errors import DiskFull
 from raylog.storage.log.kept_watermark import KeptWatermark
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 from raylog.actors.clock import wall_ms
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.local import LocalRequest
-from raylog.core.errors import OffsetOutOfRange, RequestTimedOut
-from raylog.core.ids import EARLIEST, MAX_TIMESTAMP, TopicPartition
+from raylog.base.errors import OffsetOutOfRange, RequestTimedOut
+from raylog.base.ids import EARLIEST, MAX_TIMESTAMP, TopicPartition
 from raylog.protocol.replica import (
     FETCH,
     LIST_OFFSETS,

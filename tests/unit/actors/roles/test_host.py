@@ -7,8 +7,8 @@ from typing import Any
 
 from raylog.actors.answering import answering
 from raylog.actors.roles.host import RoleHost
-from raylog.core.ids import TopicPartition
-from raylog.core.invariants import InvariantBroken
+from raylog.base.ids import TopicPartition
+from raylog.base.invariants import InvariantBroken
 from tests.waiting import eventually
 
 

@@ -15,8 +15,8 @@ from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.role import Role
 from raylog.actors.timer import TickTimer
-from raylog.core.errors import NotLeaderOrFollower, OffsetOutOfRange
-from raylog.core.ids import EARLIEST, LATEST
+from raylog.base.errors import NotLeaderOrFollower, OffsetOutOfRange
+from raylog.base.ids import EARLIEST, LATEST
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ReplicaStatusRequest
 from raylog.rpc import Request

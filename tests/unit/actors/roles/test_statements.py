@@ -15,7 +15,7 @@ from raylog.actors.queues.keeper import ShareStateRole as ShareState
 from raylog.actors.roles.role import Role
 from raylog.actors.scheduling import requests as scheduling
 from raylog.actors.scheduling.role import SchedulerRole
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol import forwarding as fwd
 from raylog.protocol import halves, queues

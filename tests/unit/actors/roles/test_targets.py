@@ -12,7 +12,7 @@ from raylog.actors.forwarding.places import Place
 from raylog.actors.roles import targets as targets_module
 from raylog.actors.roles.targets import Targets
 from raylog.actors.routes import Route
-from raylog.core.errors import NotLeaderOrFollower, RaylogError, RecordTooLarge
+from raylog.base.errors import NotLeaderOrFollower, RaylogError, RecordTooLarge
 from raylog.protocol.broker import ClockReply
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Reply

@@ -9,7 +9,7 @@ import pytest
 
 from raylog.actors.scheduling.checks import check_batch
 from raylog.actors.scheduling.rows import read_batches
-from raylog.core.errors import InvalidRecord
+from raylog.base.errors import InvalidRecord
 from raylog.core.scheduling.envelope import HALF_HEADER, HEADER, ID_HEADER, Envelope, HalfName, id_among, without
 from raylog.core.scheduling.events import DataRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS

@@ -7,7 +7,7 @@ from typing import Any, cast
 from raylog.actors.scheduling.bodies import Body
 from raylog.actors.scheduling.delivering import TURN_BYTES, TURN_KEYS, Deliveries
 from raylog.actors.scheduling.placing import Facts, Placing
-from raylog.core.errors import ConnectionFailed
+from raylog.base.errors import ConnectionFailed
 from raylog.core.scheduling.envelope import BY_KEY, Envelope
 from raylog.core.scheduling.events import Resolved
 from raylog.core.scheduling.keys import key_of

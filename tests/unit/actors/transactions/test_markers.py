@@ -8,7 +8,7 @@ import pytest
 from raylog.actors.routes import Route, Routes
 from raylog.actors.transactions import markers
 from raylog.actors.transactions.markers import MarkerSender, Participant
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupIdNotFound,
     InvalidProducerEpoch,
     LeaderNotAvailable,

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.transactions.runner import TransactionRunner
-from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidProducerIdMapping,
@@ -23,6 +22,7 @@ from raylog.core.errors import (
     RaylogError,
     TransactionalIdNotFound,
 )
+from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from tests.unit.actors.coordinators.incarnations import Incarnation, StateLog
 

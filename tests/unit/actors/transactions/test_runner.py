@@ -6,8 +6,8 @@ import pytest
 
 from raylog.actors.coordinators.runner import fence_row
 from raylog.actors.transactions.runner import TransactionRunner
+from raylog.base.errors import ConnectionFailed, InvalidRequest, NotCoordinator
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import ConnectionFailed, InvalidRequest, NotCoordinator
 from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.records import TxnPartition

@@ -1,7 +1,7 @@
 """Plans of the balancer for typical clusters."""
 
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.balance import plan_balance
-from raylog.core.ids import BrokerId, TopicPartition
 
 
 def layout(*rows: list[int]) -> dict[TopicPartition, tuple[BrokerId, ...]]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidRequest
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.admin.lag import timestamp_at
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import InvalidRequest
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, stamp
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator

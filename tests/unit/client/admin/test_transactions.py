@@ -7,10 +7,10 @@ import time
 
 import pytest
 
+from raylog.base.errors import InvalidTxnState, TransactionalIdNotFound
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.admin.transactions import ProducerDescription, TransactionDescription, TransactionListing
-from raylog.core.errors import InvalidTxnState, TransactionalIdNotFound
-from raylog.core.ids import TopicPartition
 from raylog.protocol.message import Empty
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS, ActiveProducer, WriteTxnMarkersRequest
 from raylog.protocol.transactions import (

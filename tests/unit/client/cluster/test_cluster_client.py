@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from raylog.client.cluster import cluster_client
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.config import AdminConfig, load
-from raylog.core.errors import (
+from raylog.base.errors import (
     AuthenticationFailed,
     ClientClosed,
     ConnectionFailed,
     OffsetOutOfRange,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import LATEST
+from raylog.base.ids import LATEST
+from raylog.client.cluster import cluster_client
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import AdminConfig, load
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdReply, InitProducerIdRequest
 from raylog.protocol.groups import HEARTBEAT, HeartbeatRequest
 from raylog.protocol.replica import FETCH, FetchRequest, ListOffsetsReply

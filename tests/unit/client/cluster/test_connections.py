@@ -7,8 +7,8 @@ from typing import cast
 
 import pytest
 
+from raylog.base.errors import RaylogError, RequestTimedOut
 from raylog.client.cluster.connections import ConnectionPool
-from raylog.core.errors import RaylogError, RequestTimedOut
 from raylog.rpc import Connection
 
 

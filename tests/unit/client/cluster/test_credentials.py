@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.cluster.credentials import CredentialFile, choose_credentials
 from raylog.client.config import AdminConfig, load
-from raylog.core.errors import InvalidConfig
 from raylog.rpc import Grant, mint
 from raylog.rpc.auth.token_text import token_text
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import UnknownTopicOrPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.cluster import deadline
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import LAST_REQUEST_S, Deadline
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.producer.asynchronous import AsyncProducer
-from raylog.core.errors import UnknownTopicOrPartition
 from raylog.rpc import Connection
 from tests.unit.client.toy_server import ToyCluster
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig, NoClusterFound
 from raylog.client.cluster import discovery
 from raylog.client.cluster.credentials import parse_secret
 from raylog.client.cluster.discovery import find_cluster, parse_bootstrap
-from raylog.core.errors import InvalidConfig, NoClusterFound
 from raylog.rpc import Grant, mint
 from raylog.rpc.auth.credentials import to_dial
 from raylog.rpc.auth.token_text import token_text

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import AuthenticationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import AuthenticationFailed
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster

@@ -7,12 +7,12 @@ import socket
 
 import pytest
 
+from raylog.base.errors import ConnectionFailed
 from raylog.client.cluster import cluster_client, reachable
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.reachable import Reach, require_an_answer
 from raylog.client.config import AdminConfig, load
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import ConnectionFailed
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import free_port, wait_for
 

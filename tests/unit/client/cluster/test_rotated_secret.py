@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import AuthenticationFailed, RetriableError
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.cluster import cluster_client
 from raylog.client.cluster.discovery import ClusterAddress
@@ -20,7 +21,6 @@ from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import AuthenticationFailed, RetriableError
 from raylog.rpc import Grant, TopicGrant, connection, mint
 from raylog.rpc.auth.secret_files import CLIENT_FILE, SecretFiles, make_secrets, read_values, write_values
 from raylog.rpc.auth.token_text import token_text

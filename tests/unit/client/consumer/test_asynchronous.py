@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from raylog.base.errors import ClientClosed
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer, RebalanceListener
-from raylog.core.errors import ClientClosed
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, offsets, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

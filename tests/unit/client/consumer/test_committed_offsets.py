@@ -5,6 +5,8 @@ from typing import Any, cast
 
 import pytest
 
+from raylog.base.errors import CommitFailed, InvalidGroupId, RaylogError, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ConsumerConfig
@@ -12,8 +14,6 @@ from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.engine import Engine
 from raylog.client.group.membership import Membership
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from raylog.core.errors import CommitFailed, InvalidGroupId, RaylogError, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import OffsetCommitRequest, OffsetFetchResult
 
 AT = TopicPartition("t", 0)

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
+from raylog.base.errors import ConcurrentUse
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.errors import ConcurrentUse
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

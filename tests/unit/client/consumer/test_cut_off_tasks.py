@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ConnectionFailed, RaylogError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import ConnectionFailed, RaylogError
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.cut_off import unborn
 from tests.unit.client.toy_replica import ToyReplica

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ConcurrentUse
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer, Consumer
-from raylog.core.errors import ConcurrentUse
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer, Consumer
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

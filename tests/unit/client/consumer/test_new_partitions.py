@@ -4,11 +4,11 @@ import time
 
 import pytest
 
+from raylog.base.errors import UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.protocol.broker import MetadataTopic
 from tests.unit.client.consumer_support import fill, numbers, offsets, read
 from tests.unit.client.toy_server import ToyCluster

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import NoOffsetForPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.metadata import MetadataCache, TopicInfo
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.newcomers import Newcomers, added_later
-from raylog.core.errors import NoOffsetForPartition
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import DEADLINE_S, fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig, UnstableOffsetCommit
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.types import OffsetAndTimestamp
-from raylog.core.errors import InvalidConfig, UnstableOffsetCommit
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import OFFSET_FETCH, OffsetFetchRequest, OffsetFetchResult
 from raylog.rpc import Request
 from raylog.storage.batch.header import TRANSACTIONAL_BIT

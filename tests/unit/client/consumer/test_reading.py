@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.consumer.consumer import Consumer
-from raylog.client.runtime import Signal
-from raylog.client.types import EpochEndOffset, OffsetAndTimestamp, Record
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     CorruptMessage,
     InvalidConfig,
@@ -22,7 +19,10 @@ from raylog.core.errors import (
     RecordDeserializationFailed,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.runtime import Signal
+from raylog.client.types import EpochEndOffset, OffsetAndTimestamp, Record
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from tests.unit.client.consumer_support import DEADLINE_S, fill, numbers, offsets, read
 from tests.unit.client.toy_server import ToyCluster

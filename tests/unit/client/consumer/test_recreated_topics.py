@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import NoOffsetForPartition, RaylogError, RecordTooLarge, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.partitioner import partition_for_key
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import NoOffsetForPartition, RaylogError, RecordTooLarge, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.validation import check_produced, inspect
 from tests.unit.client.consumer_support import fill, numbers

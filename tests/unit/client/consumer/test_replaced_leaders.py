@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from raylog import OffsetOutOfRange
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 

@@ -1,8 +1,8 @@
 """`resume(*paused())` amid a rebalance: a partition that is being given back stays as it is."""
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.decode import BatchOpener
-from raylog.core.ids import TopicPartition
 
 HERE = TopicPartition("t", 0)
 

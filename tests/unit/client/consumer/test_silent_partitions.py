@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.stream import LONG_WAIT_MS, FetchStream, wait_ms
-from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import FETCH, FetchReply
 from raylog.rpc import Request
 from tests.unit.client.consumer_support import fill, read, with_coordinator

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer import assignment as assignments
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import Place, SegmentFile
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.records import BatchMeta, encode_batch
 
 PARTITIONS = [TopicPartition("flights", number) for number in range(3)]

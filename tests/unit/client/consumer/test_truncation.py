@@ -6,13 +6,13 @@ from typing import Any, cast
 import pytest
 
 from raylog import LogTruncation
+from raylog.base.ids import TopicPartition
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.truncation import has_what_was_read, must_compare
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Connection, Reply
 from raylog.storage.batch.header import stamp
 from raylog.storage.batch.records import encode_batch

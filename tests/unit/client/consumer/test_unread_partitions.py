@@ -2,10 +2,10 @@
 
 import pytest
 
+from raylog.base.errors import KafkaStorageError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer import fetcher
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import KafkaStorageError
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
 from tests.unit.client.consumer_support import fill, numbers, read
 from tests.unit.client.toy_replica import ToyReplica

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from raylog.base import errors
+from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.sessions.consumer_session import ConsumerSession
@@ -22,8 +24,6 @@ from raylog.client.group.consumer_membership import (
     consumer_reaction,
 )
 from raylog.client.group.membership import Call
-from raylog.core import errors
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHeartbeatRequest, TopicPartitions
 
 TOPIC, TOPIC_ID = "flights", "id-1"

@@ -10,10 +10,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.consumer.consumer import Consumer
-from raylog.client.group.assignor import PartitionAssignor, Subscription
-from raylog.client.group.membership import Membership
-from raylog.core.errors import (
+from raylog.base.errors import (
     AssignorFailed,
     CommitFailed,
     InconsistentGroupProtocol,
@@ -22,7 +19,10 @@ from raylog.core.errors import (
     RaylogError,
     RebalanceInProgress,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.group.assignor import PartitionAssignor, Subscription
+from raylog.client.group.membership import Membership
 from tests.unit.client.consumer_support import read
 from tests.unit.client.group.test_groups import ALL, PARTITIONS, Group, options
 from tests.unit.client.toy_server import ToyCluster

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.embedded_protocol import (
     decode_assignment,
@@ -18,7 +19,6 @@ from raylog.client.group.embedded_protocol import (
     encode_previous,
     encode_subscription,
 )
-from raylog.core.ids import TopicPartition
 
 OWNED = (TopicPartition("flights", 0), TopicPartition("flights", 2), TopicPartition("trips", 1))
 TOPICS_BYTES = "000000020007666c69676874730005747269707300000002 0102"

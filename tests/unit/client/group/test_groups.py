@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from raylog.client.consumer.consumer import Consumer
-from raylog.client.group.membership import Membership
-from raylog.core.errors import (
+from raylog.base.errors import (
     CommitFailed,
     FencedInstanceId,
     InconsistentGroupProtocol,
     InvalidRequest,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.group.membership import Membership
 from tests.unit.client.consumer_support import Member, fill, numbers, offsets, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.base import errors
+from raylog.base.ids import TopicPartition
 from raylog.client.group.membership import NO_GENERATION, REACTIONS, Call, Membership, reaction_to
-from raylog.core import errors
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import JoinGroupMember, JoinGroupReply, LeaveGroupRequest, LeavingMember, SyncGroupRequest
 
 COUNTS = {"flights": 4}

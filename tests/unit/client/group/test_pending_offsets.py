@@ -7,6 +7,8 @@ from typing import Any, Self
 
 import pytest
 
+from raylog.base.errors import InvalidProducerEpoch, NonEmptyGroup, UnstableOffsetCommit
+from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.admin.descriptions import PendingOffset
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -14,8 +16,6 @@ from raylog.client.config import AdminConfig, load
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.consumer import AsyncConsumer, Consumer
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
-from raylog.core.errors import InvalidProducerEpoch, NonEmptyGroup, UnstableOffsetCommit
-from raylog.core.ids import TopicPartition
 from raylog.protocol.groups import (
     END_TXN_OFFSETS,
     TXN_OFFSET_COMMIT,

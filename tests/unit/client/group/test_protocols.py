@@ -4,19 +4,19 @@ from typing import Any
 
 import pytest
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.config import ConsumerConfig, load
-from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.consumer_session import ConsumerSession
-from raylog.client.consumer.sessions.protocols import CHANGES_MAX, SessionMaker
-from raylog.client.group.sticky import CooperativeStickyAssignor
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     InconsistentGroupProtocol,
     InvalidRequest,
     RaylogError,
     UnknownTopicOrPartition,
 )
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import ConsumerConfig, load
+from raylog.client.consumer.assignment import Assignment
+from raylog.client.consumer.sessions.consumer_session import ConsumerSession
+from raylog.client.consumer.sessions.protocols import CHANGES_MAX, SessionMaker
+from raylog.client.group.sticky import CooperativeStickyAssignor
 
 OTHERS_ARE_CLASSIC = InconsistentGroupProtocol("the members are classic", group_protocol="classic")
 OTHERS_ARE_NOT = InconsistentGroupProtocol("the members are not classic", group_protocol="consumer")

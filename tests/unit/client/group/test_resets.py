@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.admin.admin import Admin, AsyncAdmin
-from raylog.client.admin.reset_plan import Clamp
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     NonEmptyGroup,
@@ -19,7 +17,9 @@ from raylog.core.errors import (
     UnknownMemberId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.admin.admin import Admin, AsyncAdmin
+from raylog.client.admin.reset_plan import Clamp
 from raylog.protocol.groups import OFFSET_RESET, OffsetResetRequest
 from tests.unit.cli.support import Outcome, raylog, refusal
 from tests.unit.client.consumer_support import Member, fill, numbers, with_coordinator

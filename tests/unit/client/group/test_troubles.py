@@ -8,12 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.client.consumer.asynchronous import AsyncConsumer
-from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.sessions import consumer_session
-from raylog.client.consumer.sessions.group_session import GroupSession
-from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     CommitFailed,
     FencedInstanceId,
@@ -21,9 +16,14 @@ from raylog.core.errors import (
     RaylogError,
     UnknownTopicOrPartition,
 )
+from raylog.base.ids import TopicPartition
+from raylog.client.consumer.asynchronous import AsyncConsumer
+from raylog.client.consumer.consumer import Consumer
+from raylog.client.consumer.sessions import consumer_session
+from raylog.client.consumer.sessions.group_session import GroupSession
+from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import OffsetCommitReceived, Tick
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Request, connect
 from tests.unit.client.consumer_support import Member, fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import RecordTooLarge
 from raylog.client.arguments import TIMESTAMP_MAX_MS, checked_timestamp
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.producer.sizes import LargestRecord
-from raylog.core.errors import RecordTooLarge
 from tests.unit.client.toy_server import ToyCluster
 
 

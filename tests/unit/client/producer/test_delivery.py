@@ -8,14 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
-from raylog.client.config import ProducerConfig
-from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.batch import SEQUENCE_MASK, Batch
-from raylog.client.producer.sending.context import DeliveryContext
-from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, Delivery
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConnectionFailed,
     DuplicateSequence,
     NotEnoughReplicas,
@@ -24,6 +17,13 @@ from raylog.core.errors import (
     RaylogError,
     RequestTimedOut,
 )
+from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
+from raylog.client.config import ProducerConfig
+from raylog.client.producer.accumulator import Accumulator
+from raylog.client.producer.batch import SEQUENCE_MASK, Batch
+from raylog.client.producer.sending.context import DeliveryContext
+from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, Delivery
 from raylog.protocol.broker import InitProducerIdReply
 from raylog.protocol.replica import ProduceRequest
 from raylog.rpc import Reply

@@ -2,15 +2,15 @@
 
 import pytest
 
-from raylog.client.producer.producer import Producer
-from raylog.client.producer.sending import delivery
-from raylog.core.errors import (
+from raylog.base.errors import (
     DeliveryTimedOut,
     InvalidProducerEpoch,
     InvalidRecord,
     NotEnoughReplicas,
     UnknownServerError,
 )
+from raylog.client.producer.producer import Producer
+from raylog.client.producer.sending import delivery
 from tests.unit.client.toy_server import ToyCluster
 
 NOT_ENOUGH = NotEnoughReplicas.code

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import DeliveryTimedOut, InvalidRecord, UnknownServerError
 from raylog.client.producer import batch as batches
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
 from raylog.client.producer.sending.delivery import Delivery
-from raylog.core.errors import DeliveryTimedOut, InvalidRecord, UnknownServerError
 from raylog.storage.batch.records import encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 

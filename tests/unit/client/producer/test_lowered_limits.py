@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import RaylogError, RecordTooLarge
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import RaylogError, RecordTooLarge
 from tests.unit.client.toy_server import ToyCluster
 
 LIMIT = 20_000

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig, UnknownTopicOrPartition
 from raylog.client.producer.partitioner import hash_of_key, next_sticky_partition, partition_for_key, rule_of
 from raylog.client.producer.producer import Producer
-from raylog.core.errors import InvalidConfig, UnknownTopicOrPartition
 from tests.unit.client.toy_server import ToyCluster
 
 

@@ -11,9 +11,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.producer.partitioner import partition_for_key
-from raylog.client.producer.producer import AsyncProducer, Producer, SendFuture
-from raylog.core.errors import (
+from raylog.base.errors import (
     BufferExhausted,
     ClientClosed,
     InvalidConfig,
@@ -21,6 +19,8 @@ from raylog.core.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from raylog.client.producer.partitioner import partition_for_key
+from raylog.client.producer.producer import AsyncProducer, Producer, SendFuture
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for
 

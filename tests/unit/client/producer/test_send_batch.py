@@ -6,16 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raylog.client.producer.columns import BatchMetadata
-from raylog.client.producer.partitioner import partition_for_key
-from raylog.client.producer.producer import AsyncProducer, Producer
-from raylog.core.errors import (
+from raylog.base.errors import (
     BufferExhausted,
     ClientClosed,
     InvalidTimestamp,
     RecordTooLarge,
     UnknownTopicOrPartition,
 )
+from raylog.client.producer.columns import BatchMetadata
+from raylog.client.producer.partitioner import partition_for_key
+from raylog.client.producer.producer import AsyncProducer, Producer
 from tests.unit.client.toy_server import ToyCluster
 
 

@@ -8,12 +8,12 @@ from typing import Any, cast
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.queues import buffer as buffering
 from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.message import Lock, QueueMessage
 from raylog.client.queues.priorities import turns_of
 from raylog.client.types import Record
-from raylog.core.ids import TopicPartition
 
 HIGH, LOW = TopicPartition("high", 0), TopicPartition("low", 0)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.client.queues.priorities import Standing, StrictTurns, turns_of
-from raylog.core.errors import InvalidConfig
 
 
 @pytest.mark.parametrize(

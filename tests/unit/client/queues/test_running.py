@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
+from raylog.base.errors import InvalidConfig
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage, Retry
 from raylog.client.queues.running import run_on_loop
 from raylog.client.types import Record
-from raylog.core.errors import InvalidConfig
 from raylog.core.queues import events as ev
 from tests.unit.client.cut_off import unborn
 from tests.waiting import eventually

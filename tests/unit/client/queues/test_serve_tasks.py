@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 from raylog.rpc import Grant, mint
 from raylog.rpc.auth.token_text import token_text
 

@@ -3,13 +3,13 @@
 import pyarrow as pa
 import pytest
 
+from raylog.base.errors import CorruptMessage, RecordDeserializationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.producer.producer import Producer
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
-from raylog.core.errors import CorruptMessage, RecordDeserializationFailed
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import MAGIC_COLUMNS
 from raylog.storage.batch.records import BatchMeta, Header, assemble_batch, encode_batch, encode_kafka_batch
 from tests.unit.client.toy_server import ToyCluster

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import BatchOpener
 from raylog.client.reading.local_files import NearReadFailed, Place, SegmentFile, open_places
-from raylog.core.ids import TopicPartition
 from raylog.protocol.replica import NearSlice
 from raylog.storage.batch.records import BatchMeta, encode_batch
 

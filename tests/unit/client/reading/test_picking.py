@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.ids import TopicPartition
 from raylog.client.reading.decode import BatchOpener, FetchedBatch
-from raylog.core.ids import TopicPartition
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, encode_batch
 

@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from raylog.base.errors import CorruptMessage, UnknownServerError
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
-from raylog.core.errors import CorruptMessage, UnknownServerError
-from raylog.core.ids import TopicPartition
 from raylog.rpc import Request
 from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
 from raylog.storage.batch.records import COMPRESSIONS, BatchMeta, assemble_batch, encode_batch

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import raylog
-from raylog.core.errors import InvalidConfig, UnknownTopicOrPartition
+from raylog.base.errors import InvalidConfig, UnknownTopicOrPartition
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, fill, value_of
 

@@ -6,9 +6,7 @@ import random
 
 import pytest
 
-from raylog.client.producer.producer import Producer
-from raylog.client.types import ConsumerGroupMetadata
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
     NotCoordinator,
@@ -16,7 +14,9 @@ from raylog.core.errors import (
     RaylogError,
     RecordTooLarge,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.producer.producer import Producer
+from raylog.client.types import ConsumerGroupMetadata
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.client.transactions.toy_transactions import Fault, ToyTransactions
 

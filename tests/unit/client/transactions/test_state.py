@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.base.errors import InvalidTxnState, ProducerFenced, RaylogError, RecordTooLarge, TransactionAbortable
 from raylog.client.producer.transactions.state import LEGAL, Call, Identity, Status, TransactionState
 from raylog.client.types import PreparedTxnState
-from raylog.core.errors import InvalidTxnState, ProducerFenced, RaylogError, RecordTooLarge, TransactionAbortable
 
 FIRST, SECOND = Identity(7, 0), Identity(7, 1)
 

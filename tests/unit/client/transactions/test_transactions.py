@@ -10,10 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from raylog.client.encoding.arrow_columns import ArrowColumns
-from raylog.client.producer.producer import AsyncProducer, Producer
-from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
-from raylog.core.errors import (
+from raylog.base.errors import (
     ClientClosed,
     InvalidConfig,
     InvalidTxnState,
@@ -22,7 +19,10 @@ from raylog.core.errors import (
     TransactionAbortable,
     TransactionAborted,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.encoding.arrow_columns import ArrowColumns
+from raylog.client.producer.producer import AsyncProducer, Producer
+from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.client.transactions.toy_transactions import ToyTransactions
 from tests.waiting import wait_for

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from raylog.client.producer.producer import Producer
-from raylog.client.types import ConsumerGroupMetadata
-from raylog.core.errors import (
+from raylog.base.errors import (
     CommitFailed,
     ConcurrentTransactions,
     CoordinatorLoadInProgress,
@@ -29,7 +27,9 @@ from raylog.core.errors import (
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.client.producer.producer import Producer
+from raylog.client.types import ConsumerGroupMetadata
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.client.transactions.toy_transactions import Fault, ToyTransactions
 

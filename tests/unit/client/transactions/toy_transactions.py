@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from raylog.core import errors
+from raylog.base import errors
 from raylog.protocol.groups import TXN_OFFSET_COMMIT, OffsetCommitResult, TxnOffsetCommitRequest
 from raylog.protocol.message import Empty
 from raylog.protocol.transactions import (

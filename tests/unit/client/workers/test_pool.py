@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import HandlerFailed, InvalidConfig, InvalidRequest, RecordDeserializationFailed
+from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.types import Record
 from raylog.client.workers.pool import WorkerPool
-from raylog.core.errors import HandlerFailed, InvalidConfig, InvalidRequest, RecordDeserializationFailed
-from raylog.core.ids import TopicPartition
 from tests.unit.client.consumer_support import fill, numbers, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from raylog.base.features import SUPPORTED, LevelRange
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.controller import (
     AlterReassignmentsReceived,
     BrokerRegistrationReceived,
@@ -42,8 +44,6 @@ from raylog.core.controller import (
     WriteRecords,
     record_from_wire,
 )
-from raylog.core.features import SUPPORTED, LevelRange
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.capacity import UNKNOWN, Capacity
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState

@@ -3,6 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from raylog.base.ids import (
+    BrokerId,
+    Incarnation,
+    LeaderEpoch,
+    Offset,
+    PartitionEpoch,
+    TopicPartition,
+)
 from raylog.core.controller import (
     DescribeClusterReceived,
     Reply,
@@ -13,14 +21,6 @@ from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     SleepProposed,
     WakeRequested,
-)
-from raylog.core.ids import (
-    BrokerId,
-    Incarnation,
-    LeaderEpoch,
-    Offset,
-    PartitionEpoch,
-    TopicPartition,
 )
 from raylog.core.partition import SleepPoint
 from tests.unit.core.controller.bench import T0, Bench, running_topic, three_brokers

@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import InvalidPartitions, TooManyAwake
+from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import AlterTopicConfigReceived, CreatePartitionsReceived, RequestSleep
-from raylog.core.errors import InvalidPartitions, TooManyAwake
-from raylog.core.ids import TopicPartition
 from raylog.core.metadata.capacity import Capacity
 from raylog.core.sleeping.queue import REQUEST_LASTS_MS
 from tests.unit.core.controller.bench import Bench

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import InvalidConfig, InvalidPartitions, RaylogError
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.configuration.altering import value_of
 from raylog.core.configuration.config_key import Change
@@ -15,7 +16,6 @@ from raylog.core.controller.events import (
     SendClusterConfig,
 )
 from raylog.core.controller.internal_topics import ON_FIRST_USE
-from raylog.core.errors import InvalidConfig, InvalidPartitions, RaylogError
 from raylog.core.metadata.records import ClusterAltered, record_from_wire
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, Bench, running_topic, three_brokers
 

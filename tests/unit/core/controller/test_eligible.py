@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.errors import InvalidUpdateVersion
 from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn
-from raylog.core.errors import InvalidUpdateVersion
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic

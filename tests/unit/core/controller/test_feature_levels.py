@@ -5,12 +5,12 @@ from unittest import mock
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, UnsupportedVersion
+from raylog.base.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
+from raylog.base.ids import BrokerId
+from raylog.base.invariants import InvariantBroken
 from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
 from raylog.core.controller.events import RaiseFeatureLevelReceived
-from raylog.core.errors import InvalidRequest, UnsupportedVersion
-from raylog.core.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
-from raylog.core.ids import BrokerId
-from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
 from raylog.rpc.version import FEATURE_LEVEL
 from tests.unit.core.controller.bench import AWAKE, Bench

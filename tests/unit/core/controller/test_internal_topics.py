@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import InvalidConfig, InvalidRequest
 from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.internal_topics import ON_FIRST_USE, SHARE_STATE_TOPIC
-from raylog.core.errors import InvalidConfig, InvalidRequest
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from tests.unit.core.controller.bench import Bench, three_brokers
 from tests.unit.core.controller.test_cluster_config import alter

@@ -2,8 +2,7 @@
 
 import pytest
 
-from raylog.core.controller import DeleteTopicReceived, IsrChangeReceived
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidRequest,
@@ -13,7 +12,8 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnknownTopicId,
 )
-from raylog.core.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
+from raylog.core.controller import DeleteTopicReceived, IsrChangeReceived
 from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import T0, Bench, running_topic
 

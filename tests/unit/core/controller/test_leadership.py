@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, UnknownTopicOrPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.controller import ElectLeadersReceived
-from raylog.core.errors import InvalidRequest, UnknownTopicOrPartition
-from raylog.core.ids import TopicPartition
 from tests.unit.core.controller.bench import CHECK_MS, T0, Bench, running_topic, three_brokers
 
 

@@ -2,6 +2,17 @@
 
 import pytest
 
+from raylog.base.errors import (
+    CoordinatorNotAvailable,
+    DataDirectoryError,
+    InconsistentClusterId,
+    InvalidConfig,
+    InvalidRequest,
+    NotController,
+    StaleBrokerEpoch,
+)
+from raylog.base.ids import BrokerId
+from raylog.base.invariants import InvariantBroken
 from raylog.core.controller import (
     CloseSession,
     ControllerMachine,
@@ -13,17 +24,6 @@ from raylog.core.controller import (
     record_from_wire,
 )
 from raylog.core.controller.coordinators import PRODUCER_EPOCHS, keeps_producer
-from raylog.core.errors import (
-    CoordinatorNotAvailable,
-    DataDirectoryError,
-    InconsistentClusterId,
-    InvalidConfig,
-    InvalidRequest,
-    NotController,
-    StaleBrokerEpoch,
-)
-from raylog.core.ids import BrokerId
-from raylog.core.invariants import InvariantBroken
 from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, TIMEOUT_MS, Bench, running_topic, three_brokers
 
 # ---------------------------------------------------------------- the controller itself

@@ -2,13 +2,13 @@
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidRequest,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from tests.unit.core.controller.bench import T0, WAIT_MS, running_topic
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller import AlterTopicConfigReceived, CloseSession, Reply, SendPartitionState, Tick
-from raylog.core.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
-from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from tests.unit.core.controller.bench import (

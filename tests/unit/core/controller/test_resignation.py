@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import IneligibleReplica, StaleBrokerEpoch
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch
 from raylog.core.controller import LeaderResigned
-from raylog.core.errors import IneligibleReplica, StaleBrokerEpoch
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch
 from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
+from raylog.base.errors import IneligibleReplica, InvalidReplicationFactor, InvalidRequest, StopRefused
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller import DescribeClusterReceived, Reply, ResumeBrokerReceived, StopBrokerReceived
-from raylog.core.errors import IneligibleReplica, InvalidReplicationFactor, InvalidRequest, StopRefused
-from raylog.core.ids import BrokerId, TopicPartition
 from tests.unit.core.controller.bench import Bench, running_topic, three_brokers
 
 

@@ -2,6 +2,10 @@
 
 import pytest
 
+from raylog.base.ids import (
+    NO_LEADER,
+    TopicPartition,
+)
 from raylog.core.controller import (
     MetadataImage,
     record_from_wire,
@@ -10,10 +14,6 @@ from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     DeleteTopicReceived,
     ElectLeadersReceived,
-)
-from raylog.core.ids import (
-    NO_LEADER,
-    TopicPartition,
 )
 from raylog.core.metadata.records import PartitionsBornAsleep
 from raylog.core.partition import NEVER_WRITTEN

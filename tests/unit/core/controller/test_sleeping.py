@@ -2,8 +2,7 @@
 
 import pytest
 
-from raylog.core.controller.liveness import WOKEN_LEADER_WAIT_MS
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidRequest,
@@ -13,9 +12,10 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import (
+from raylog.base.ids import (
     NO_LEADER,
 )
+from raylog.core.controller.liveness import WOKEN_LEADER_WAIT_MS
 from tests.unit.core.controller.bench import GRACE_MS, T0, running_topic
 from tests.unit.core.controller.sleep_bench import (
     POINT,

@@ -2,6 +2,8 @@
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, StaleBrokerEpoch
+from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import (
     AlterTopicConfigReceived,
     CoordinatorSleepProposed,
@@ -10,8 +12,6 @@ from raylog.core.controller.events import (
     RestRequested,
     StartCoordinator,
 )
-from raylog.core.errors import InvalidRequest, StaleBrokerEpoch
-from raylog.core.ids import TopicPartition
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS
 

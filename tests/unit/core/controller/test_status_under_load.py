@@ -5,7 +5,7 @@ Neither wakes nor starts nor refusals come before it or hold it up.
 
 import pytest
 
-from raylog.core.errors import TooManyAwake
+from raylog.base.errors import TooManyAwake
 from tests.unit.core.controller.bench import AWAKE, Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, description, wake
 

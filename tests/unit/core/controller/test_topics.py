@@ -4,11 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
-from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, StopReplica
-from raylog.core.controller.events import DescribeConfigsReceived
-from raylog.core.controller.topics import validate_topic_name
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
@@ -17,7 +13,11 @@ from raylog.core.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
+from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, StopReplica
+from raylog.core.controller.events import DescribeConfigsReceived
+from raylog.core.controller.topics import validate_topic_name
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, GRACE_MS, T0, Bench, running_topic, three_brokers
 
 

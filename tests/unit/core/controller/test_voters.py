@@ -2,8 +2,8 @@
 
 from itertools import product
 
+from raylog.base.ids import BrokerId
 from raylog.core.controller.voters import target_voters
-from raylog.core.ids import BrokerId
 
 
 def target(current: list[int], able: list[int], given_up: tuple[int, ...] = (), most: int = 3) -> list[int]:

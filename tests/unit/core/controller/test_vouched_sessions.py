@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.errors import BrokerIdNotRegistered, InvalidUpdateVersion
 from raylog.core.controller import SendPartitionState, SessionHeartbeat
-from raylog.core.errors import BrokerIdNotRegistered, InvalidUpdateVersion
 from tests.unit.core.controller.bench import T0, TIMEOUT_MS, Bench, running_topic
 
 TICK_MS = 500

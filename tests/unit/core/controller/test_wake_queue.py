@@ -1,8 +1,8 @@
 """Wakes that no request waits for: they come as soon as their brokers have room, and not before."""
 
+from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller.events import AlterTopicConfigReceived, DeleteTopicReceived, RequestSleep
 from raylog.core.controller.liveness import WOKEN_LEADER_WAIT_MS
-from raylog.core.ids import BrokerId, TopicPartition
 from raylog.core.reassignment.requests import is_moving
 from raylog.core.sleeping.queue import STARTS_AT_ONCE
 from tests.unit.core.controller.bench import Bench

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.errors import TooManyAwake
+from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import RequestSleep
-from raylog.core.errors import TooManyAwake
-from raylog.core.ids import TopicPartition
 from raylog.core.sleeping.shares import in_turns
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake

@@ -5,10 +5,10 @@ import pytest
 
 from raylog.actors.groups.requests import EVENTS as GROUP_EVENTS
 from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
+from raylog.base.errors import NotCoordinator, RaylogError
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.coordinators.share import EVERY_KEY, KeyShare
 from raylog.core.decision import Refuse
-from raylog.core.errors import NotCoordinator, RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.transactions.coordinator import TransactionMachine

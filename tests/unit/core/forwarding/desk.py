@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import msgpack
 
-from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence
+from raylog.base.errors import InvalidProducerEpoch, OutOfOrderSequence
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
 from raylog.core.forwarding.note import UNDELIVERABLE, Note, Route

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from raylog.base.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.coordinators.events import AppendRecords, StoreProof
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.forwarding.redrives import CANCELLED, CANCELLING, DONE, KEPT_MS, RUNNING, Frontier, Outcome
 from raylog.core.forwarding.states import (
     CancelRedrive,

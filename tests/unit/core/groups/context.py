@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from raylog.base.errors import MemberIdRequired, RaylogError
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import MemberIdRequired, RaylogError
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import (
     AppendRecords,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedInstanceId,
     FencedMemberEpoch,
     InconsistentGroupProtocol,

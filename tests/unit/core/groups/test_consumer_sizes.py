@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from raylog.base.errors import InvalidGroupId, InvalidRequest, RecordTooLarge
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import InvalidGroupId, InvalidRequest, RecordTooLarge
 from raylog.core.groups.events import TopicsSeen
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import Groups

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
+from raylog.base.errors import GroupIdNotFound, NotCoordinator
 from raylog.core.coordinators.idleness import REFUSED_PAUSE_MS, Idleness
-from raylog.core.errors import GroupIdNotFound, NotCoordinator
 from raylog.core.groups.events import SleepRefused, SleepRequested
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import SESSION_MS, Groups

@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import OffsetCommitReceived, StoreProof, Tick
 from raylog.core.groups.records import record_from_wire

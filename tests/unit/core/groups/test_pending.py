@@ -1,6 +1,6 @@
 """Offsets committed with a transaction: pending until its end, fenced by epochs, and kept from being lost."""
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     GroupIdNotFound,
     IllegalGeneration,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     GroupSubscribedToTopic,
     InvalidRequest,
     NonEmptyGroup,

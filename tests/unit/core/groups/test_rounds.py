@@ -2,8 +2,7 @@
 
 import pytest
 
-from raylog.core.decision import Refuse
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorLoadInProgress,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
@@ -12,6 +11,7 @@ from raylog.core.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
+from raylog.core.decision import Refuse
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import AppendRecords
 from tests.unit.core.groups.context import GROUP, REBALANCE_MS, Groups

@@ -1,7 +1,7 @@
 """A record that the log would refuse is refused to its sender, before it is decided."""
 
+from raylog.base.errors import InvalidGroupId, RecordTooLarge
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.errors import InvalidGroupId, RecordTooLarge
 from raylog.core.groups.coordinator import GroupSettings
 from tests.unit.core.groups.context import Groups
 

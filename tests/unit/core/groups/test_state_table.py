@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from raylog.core.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
+from raylog.base.errors import IllegalGeneration, RebalanceInProgress, UnknownMemberId
 from raylog.core.groups.states import LEGAL_PREDECESSORS, GroupState, is_legal_move
 from tests.unit.core.groups.context import Groups
 

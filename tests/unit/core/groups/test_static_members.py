@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from raylog.core.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
+from raylog.base.errors import FencedInstanceId, RebalanceInProgress, UnknownMemberId
 from tests.unit.core.groups.context import RANGE, Groups
 
 

@@ -5,6 +5,8 @@ from dataclasses import fields
 
 import pytest
 
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
+from raylog.base.invariants import InvariantBroken
 from raylog.core.controller import (
     RECORD_TYPES,
     BrokerOffline,
@@ -19,8 +21,6 @@ from raylog.core.controller import (
     TopicDeleted,
     record_from_wire,
 )
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
-from raylog.core.invariants import InvariantBroken
 from raylog.core.metadata.applying import APPLY
 from raylog.core.metadata.records import _READERS, _layout
 

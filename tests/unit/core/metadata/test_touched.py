@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
     BrokerOffline,

@@ -1,6 +1,6 @@
 """Elections, and ISRs that shrink and grow, counted from metadata records."""
 
-from raylog.core.ids import BrokerId, LeaderEpoch, PartitionEpoch
+from raylog.base.ids import BrokerId, LeaderEpoch, PartitionEpoch
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionChanged, TopicCreated, TopicDeleted
 from raylog.core.metrics.changes import PartitionChanges

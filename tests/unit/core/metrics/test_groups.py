@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from raylog.core.ids import ProducerId, TopicPartition
+from raylog.base.ids import ProducerId, TopicPartition
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metrics.exposition import render
 from raylog.core.metrics.groups import MARKS_MAX, EndHistory, GroupCensus, Lag, RestingGroups, group_families

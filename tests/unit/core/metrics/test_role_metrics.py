@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metrics.roles import ROLES, role_families, roles_from_wire
 
 SCHEDULE = TopicPartition("__scheduled", 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.ids import TopicPartition
+from raylog.base.ids import TopicPartition
 from raylog.core.metrics.scrubbing import ScrubFigures, scrub_families, scrub_from_wire
 from raylog.core.metrics.totals import Reading, Totals
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, LimitReached, RaylogError
 from raylog.core.decision import Refuse
-from raylog.core.errors import InvalidRequest, LimitReached, RaylogError
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState

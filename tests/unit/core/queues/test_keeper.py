@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from raylog.actors.coordinators.stored_rows import encoded_row
+from raylog.base.errors import InvalidGroupId, LimitReached, RaylogError
 from raylog.core.coordinators.events import AppendRecords
 from raylog.core.decision import Refuse, Reply
-from raylog.core.errors import InvalidGroupId, LimitReached, RaylogError
 from raylog.core.queues.keeper import DeleteState, KeeperMachine, QueueKey, ReadState, SnapshotDue, WriteState
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACKNOWLEDGED, ARCHIVING, WAITING

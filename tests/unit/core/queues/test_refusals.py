@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from raylog.base.errors import InconsistentGroupProtocol, InvalidConfig, NonEmptyGroup, RaylogError, UnknownMemberId
 from raylog.core.decision import Refuse
-from raylog.core.errors import InconsistentGroupProtocol, InvalidConfig, NonEmptyGroup, RaylogError, UnknownMemberId
 from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine

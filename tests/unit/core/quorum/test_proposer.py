@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.quorum import LogHistory, Proposer, ProposerSettings, Span
 from raylog.core.quorum import events as ev
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.quorum import LogHistory, Span, VoterMachine
 from raylog.core.quorum import events as ev

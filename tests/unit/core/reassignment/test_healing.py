@@ -1,6 +1,6 @@
 """Brokers that stay offline: their replicas are rebuilt on others, on virtual time."""
 
-from raylog.core.ids import NO_LEADER, BrokerId, TopicPartition
+from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from tests.unit.core.controller.bench import GRACE_MS, T0, Bench
 
 PATIENCE_MS = 60_000

@@ -2,8 +2,7 @@
 
 import pytest
 
-from raylog.core.controller import CloseSession, DescribeClusterReceived, MetadataImage, SendPartitionState
-from raylog.core.errors import (
+from raylog.base.errors import (
     InvalidConfig,
     InvalidReplicaAssignment,
     InvalidRequest,
@@ -12,7 +11,8 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
+from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
+from raylog.core.controller import CloseSession, DescribeClusterReceived, MetadataImage, SendPartitionState
 from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, T0, Bench, running_topic
 
 

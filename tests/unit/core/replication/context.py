@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from raylog.core.ids import (
+from raylog.base.ids import (
     NO_EPOCH,
     NO_LEADER,
     BrokerId,

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidTxnState,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     RaylogError,
 )
-from raylog.core.ids import LeaderEpoch
+from raylog.base.ids import LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.claims import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Claims
 from raylog.core.replication.events import (

@@ -1,7 +1,7 @@
 """Damage in a replica's log: what is reported, which replica leads, and when the log is copied again."""
 
-from raylog.core.errors import CorruptMessage, KafkaStorageError
-from raylog.core.ids import Offset
+from raylog.base.errors import CorruptMessage, KafkaStorageError
+from raylog.base.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.core.replication.events import Effect, LogStartAdvanced, RefuseRequest, ResignLeadership

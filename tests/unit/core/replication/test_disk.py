@@ -1,7 +1,7 @@
 """A disk that keeps refusing appends: the leader resigns, the follower does not delay acks=all."""
 
-from raylog.core.errors import OutOfOrderSequence
-from raylog.core.ids import Offset
+from raylog.base.errors import OutOfOrderSequence
+from raylog.base.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.disk import DOUBT_MS, PATIENCE_MS, DiskHealth
 from raylog.core.replication.events import (

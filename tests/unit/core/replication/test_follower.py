@@ -2,8 +2,8 @@
 
 import pytest
 
-from raylog.core.ids import LeaderEpoch, Offset
-from raylog.core.invariants import InvariantBroken
+from raylog.base.ids import LeaderEpoch, Offset
+from raylog.base.invariants import InvariantBroken
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AppendFailed,

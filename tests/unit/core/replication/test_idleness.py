@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     IneligibleReplica,
     InvalidUpdateVersion,
@@ -13,7 +13,7 @@ from raylog.core.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
-from raylog.core.ids import LeaderEpoch, Offset, PartitionEpoch
+from raylog.base.ids import LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.replication.events import ProposeSleep, SleepAnswered
 from raylog.core.replication.idleness import HURRY_FOR_MS, LINK_BROKEN, REFUSED_PAUSE_MS, Idleness
 

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from raylog.core.errors import NotEnoughReplicasAfterAppend
-from raylog.core.ids import BrokerId, PartitionEpoch
+from raylog.base.errors import NotEnoughReplicasAfterAppend
+from raylog.base.ids import BrokerId, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import (
     AnswerProduce,

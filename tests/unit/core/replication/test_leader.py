@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     KafkaStorageError,
     NotEnoughReplicas,
@@ -17,8 +17,8 @@ from raylog.core.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import LeaderEpoch, Offset
-from raylog.core.invariants import InvariantBroken
+from raylog.base.ids import LeaderEpoch, Offset
+from raylog.base.invariants import InvariantBroken
 from raylog.core.replication.events import (
     AnswerDiverging,
     AnswerFetch,

@@ -1,13 +1,13 @@
 """Deleting records (KIP-107): the leader moves its log start, others follow, the low watermark shows when all have."""
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     OffsetOutOfRange,
     RequestTimedOut,
 )
-from raylog.core.ids import Offset
+from raylog.base.ids import Offset
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     AdvanceLogStart,

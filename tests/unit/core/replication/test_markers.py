@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     InvalidProducerEpoch,
     NotEnoughReplicas,
@@ -12,7 +12,7 @@ from raylog.core.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
-from raylog.core.ids import LATEST, LeaderEpoch
+from raylog.base.ids import LATEST, LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerOffset,

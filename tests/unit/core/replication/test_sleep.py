@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from raylog.core.errors import IneligibleReplica, NotLeaderOrFollower
-from raylog.core.ids import LATEST, LeaderEpoch, Offset, PartitionEpoch
+from raylog.base.errors import IneligibleReplica, NotLeaderOrFollower
+from raylog.base.ids import LATEST, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace, SleepPoint
 from raylog.core.replication.consumer_events import TryFetch

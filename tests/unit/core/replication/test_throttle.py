@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.ids import LeaderEpoch, Offset, PartitionEpoch
+from raylog.base.ids import LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
 from raylog.core.replication.events import FetchAnswered, FollowerAppended, SendFetch
 from raylog.core.replication.replica import ReplicationSettings

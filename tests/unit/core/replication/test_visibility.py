@@ -1,7 +1,7 @@
 """Visibility of a leader's log to consumers, and when a parked fetch is answered."""
 
-from raylog.core.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnknownLeaderEpoch
-from raylog.core.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
+from raylog.base.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnknownLeaderEpoch
+from raylog.base.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerEpochEnd,

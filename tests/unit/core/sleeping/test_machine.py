@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     FencedLeaderEpoch,
     InvalidRequest,
     NotController,
@@ -16,7 +16,7 @@ from raylog.core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from raylog.core.ids import (
+from raylog.base.ids import (
     EARLIEST,
     LATEST,
     NO_EPOCH,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from raylog.base.errors import RaylogError
 from raylog.core.coordinators.events import (
     AppendRecords,
     ProposeSleep,
@@ -16,7 +17,6 @@ from raylog.core.coordinators.events import (
 )
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply, Result
-from raylog.core.errors import RaylogError
 from raylog.core.outbox import Outbox
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine

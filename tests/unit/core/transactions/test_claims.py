@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError
+from raylog.base.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.identity import MARKER_EPOCH_MAX, Identity
 from raylog.core.transactions.records import TxnPartition

@@ -2,10 +2,7 @@
 
 import pytest
 
-from raylog.core.coordinators.events import AppendRecords
-from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.decision import Reply
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerIdMapping,
     InvalidRequest,
@@ -13,6 +10,9 @@ from raylog.core.errors import (
     ProducerFenced,
     TransactionAbortable,
 )
+from raylog.core.coordinators.events import AppendRecords
+from raylog.core.coordinators.sizes import row_bytes
+from raylog.core.decision import Reply
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.identity import Identity
 from raylog.core.transactions.settings import TxnSettings

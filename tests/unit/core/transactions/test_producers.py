@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidRequest,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from raylog.core.invariants import InvariantBroken
+from raylog.base.invariants import InvariantBroken
 from raylog.core.transactions.identity import NO_IDENTITY, Identity
 from raylog.core.transactions.records import TxnChanged, TxnDeleted, TxnPartition, check_move, record_from_wire
 from raylog.core.transactions.states import LEGAL_PREDECESSORS, TxnState, is_legal_move

@@ -2,8 +2,8 @@
 
 import pytest
 
+from raylog.base.errors import InvalidRequest, NotCoordinator, ProducerFenced, TransactionalIdNotFound
 from raylog.core.coordinators.events import SleepRequested
-from raylog.core.errors import InvalidRequest, NotCoordinator, ProducerFenced, TransactionalIdNotFound
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import EXPIRED_IDS_MAX
 from raylog.core.transactions.settings import TxnSettings

@@ -6,8 +6,9 @@ from unittest import mock
 
 import pytest
 
-from raylog.core.errors import AuthenticationFailed
-from raylog.rpc.auth.credentials import Credentials, Role, derived_client_secret, to_dial, to_listen
+from raylog.base.access import Role
+from raylog.base.errors import AuthenticationFailed
+from raylog.rpc.auth.credentials import Credentials, derived_client_secret, to_dial, to_listen
 from raylog.rpc.auth.handshake import (
     MAX_MESSAGE_BYTES,
     NONCE_BYTES,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import AuthenticationFailed
+from raylog.base.errors import AuthenticationFailed
 from raylog.rpc import Credentials, Role, connect
 from raylog.rpc.auth.addresses import ENV_ADVERTISED, Advertised, canonical
 from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE

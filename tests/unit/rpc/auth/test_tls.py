@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import AuthenticationFailed, ConnectionFailed
+from raylog.base.errors import AuthenticationFailed, ConnectionFailed
 from raylog.rpc import client_context, connect, server_context
 from raylog.rpc.auth.addresses import ENV_ADVERTISED, Advertised
 from raylog.rpc.errors import TlsMismatch

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from raylog.base.errors import InvalidRecord, RequestTimedOut
 from raylog.client.types import OffsetAndMetadata
-from raylog.core.errors import InvalidRecord, RequestTimedOut
 from raylog.spark.writing.commits import (
     Decision,
     End,

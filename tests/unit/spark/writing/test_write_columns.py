@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from raylog.base.errors import InvalidConfig, InvalidRecord
 from raylog.client.encoding.arrow_columns import header_type
-from raylog.core.errors import InvalidConfig, InvalidRecord
 from raylog.spark.writing.columns import check_columns, split
 
 HEADERS = "array<struct<key:string,value:binary>>"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.core.errors import InvalidConfig
+from raylog.base.errors import InvalidConfig
 from raylog.spark.writing.options import parse_write_options
 
 

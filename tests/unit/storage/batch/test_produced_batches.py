@@ -7,7 +7,7 @@ from typing import Any
 import google_crc32c
 import pytest
 
-from raylog.core.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
+from raylog.base.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge
 from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, TRANSACTIONAL_BIT

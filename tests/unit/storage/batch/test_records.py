@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.core.errors import UnsupportedCompression
+from raylog.base.errors import UnsupportedCompression
 from raylog.storage.batch import header as header_format
 from raylog.storage.batch import records
 from raylog.storage.batch.compression import decompress

@@ -11,7 +11,7 @@ import cramjam
 import msgspec
 import pytest
 
-from raylog.core.errors import InvalidRecord, RecordTooLarge
+from raylog.base.errors import InvalidRecord, RecordTooLarge
 from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, NONE, ZSTD, compress, plain_size
 from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
 from raylog.storage.batch.records import BODY_BYTES_MAX, Header, assemble_batch, encode_batch

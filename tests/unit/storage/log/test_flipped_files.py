@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.epochs import EpochHistory
+from raylog.base.epochs import EpochHistory
 from raylog.storage.errors import LogDamaged, WrongTopicId
 from raylog.storage.log.checkpoints import (
     CLEAN,

@@ -13,7 +13,7 @@ import lz4.frame
 import msgspec
 import pytest
 
-from raylog.core.errors import InvalidRecord, RaylogError, RecordTooLarge
+from raylog.base.errors import InvalidRecord, RaylogError, RecordTooLarge
 from raylog.storage.batch import structure
 from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, SNAPPY, ZSTD, compress, decompress, plain_bound
 from raylog.storage.batch.header import HEADER_BYTES, MAGIC_COLUMNS, MAGIC_KAFKA, with_body

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     DuplicateSequence,
     InvalidProducerEpoch,
     OffsetOutOfRange,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import InvalidProducerEpoch, OutOfOrderSequence, TooManyProducers
+from raylog.base.errors import InvalidProducerEpoch, OutOfOrderSequence, TooManyProducers
 from raylog.storage.batch.header import LASTING_PRODUCERS, BatchHeader, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.errors import CorruptBatch

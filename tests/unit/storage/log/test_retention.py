@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import OffsetOutOfRange
+from raylog.base.errors import OffsetOutOfRange
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, values_of, whole
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from raylog.core.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
+from raylog.base.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
 from raylog.storage.batch import compression as codecs
 from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, NONE, ZSTD
 from raylog.storage.batch.header import TIMESTAMP_TYPE_BIT, check_crc, iter_headers, parse_header, with_body

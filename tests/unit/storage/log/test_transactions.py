@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import (
+from raylog.base.errors import (
     ConcurrentTransactions,
     InvalidProducerEpoch,
     InvalidRecord,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.core.errors import RaylogError
+from raylog.base.errors import RaylogError
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, parse_header, with_body
 from raylog.storage.batch.records import encode_batch
 from raylog.storage.batch.structure import check_structure

@@ -11,8 +11,8 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from raylog.core.ids import NO_EPOCH, LeaderEpoch, Offset
-from raylog.core.invariants import require
+from raylog.base.ids import NO_EPOCH, LeaderEpoch, Offset
+from raylog.base.invariants import require
 
 
 class EpochEnd(NamedTuple):

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.actors.naming import TRANSACTIONS_TOPIC
-from raylog.core.errors import ClusterAuthorizationFailed, UnknownTopicId
+from raylog.actors.permissions import NO_TOPIC, Named, NamedTopic, lacks_schedule, permissions, sees_offset
+from raylog.base.errors import ClusterAuthorizationFailed, UnknownTopicId
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.broker import BROKER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.method import Endpoint
-from raylog.protocol.permissions import NO_TOPIC, Named, NamedTopic, lacks_schedule, permissions, sees_offset
 from raylog.protocol.replica import REPLICA
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 from raylog.rpc import Grant, Permissions, Request, RequestConnection, Role, TopicGrant

@@ -2,9 +2,9 @@
 
 import pytest
 
-from raylog.core.epochs import EpochHistory
-from raylog.core.ids import NO_EPOCH, LeaderEpoch, Offset
-from raylog.core.invariants import InvariantBroken
+from raylog.base.epochs import EpochHistory
+from raylog.base.ids import NO_EPOCH, LeaderEpoch, Offset
+from raylog.base.invariants import InvariantBroken
 from raylog.core.replication.log import LogSummary, ReplicaLog
 
 

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 import pytest
 
+from raylog.actors.permissions import NamedTopic, permissions
 from raylog.core.queues.policy import DEAD_LETTERS
 from raylog.protocol.documents.registry import ENDPOINTS
 from raylog.protocol.message import Message
 from raylog.protocol.method import Endpoint
-from raylog.protocol.permissions import NamedTopic, permissions
 from raylog.rpc import Grant, Role, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, claims_of
 from raylog.storage.batch.records import BatchMeta, encode_batch
+from tests.unit.actors.test_permissions import Answers, handed_over
 from tests.unit.protocol.samples import of_this_release
-from tests.unit.protocol.test_permissions import Answers, handed_over
 
 READS, WRITES = TopicGrant("in", "in", ALL_PARTITIONS), TopicGrant("out", "out", (), True)
 ALL: Final = Grant(2**33, (READS, WRITES), transactional_id_prefix="tx-", group="g")

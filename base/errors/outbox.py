@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors.base import RaylogError
+from raylog.base.errors.base import RaylogError
 
 
 class OutboxNotInitialized(RaylogError):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from raylog.core.errors.base import RaylogError, StaleMetadataError
-from raylog.core.errors.cluster import InvalidRequest
+from raylog.base.errors.base import RaylogError, StaleMetadataError
+from raylog.base.errors.cluster import InvalidRequest
 
 
 class ConnectionFailed(StaleMetadataError):

@@ -3,7 +3,7 @@
 Every package raises these classes, or subclasses of them; `storage/errors.py` and `rpc/errors.py` hold subclasses that
 never leave a process by their own name. Clients branch on ``retriable`` and ``refresh_metadata``, not on names.
 ``from_code`` turns a number from the wire back into the class. Bugs are a different tree
-(:mod:`raylog.core.invariants`).
+(:mod:`raylog.base.invariants`).
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 # The modules are one namespace, split by subject: a star import each, instead of writing every name twice more.
-from raylog.core.errors.base import *  # noqa: F403
-from raylog.core.errors.base import RaylogError, UnknownServerError
-from raylog.core.errors.client import *  # noqa: F403
-from raylog.core.errors.cluster import *  # noqa: F403
-from raylog.core.errors.forwarding import *  # noqa: F403
-from raylog.core.errors.groups import *  # noqa: F403
-from raylog.core.errors.outbox import *  # noqa: F403
-from raylog.core.errors.partition import *  # noqa: F403
-from raylog.core.errors.queues import *  # noqa: F403
-from raylog.core.errors.scheduling import *  # noqa: F403
-from raylog.core.errors.suggestions import did_you_mean as did_you_mean
-from raylog.core.errors.suggestions import nearest as nearest
-from raylog.core.errors.transactions import *  # noqa: F403
+from raylog.base.errors.base import *  # noqa: F403
+from raylog.base.errors.base import RaylogError, UnknownServerError
+from raylog.base.errors.client import *  # noqa: F403
+from raylog.base.errors.cluster import *  # noqa: F403
+from raylog.base.errors.forwarding import *  # noqa: F403
+from raylog.base.errors.groups import *  # noqa: F403
+from raylog.base.errors.outbox import *  # noqa: F403
+from raylog.base.errors.partition import *  # noqa: F403
+from raylog.base.errors.queues import *  # noqa: F403
+from raylog.base.errors.scheduling import *  # noqa: F403
+from raylog.base.errors.suggestions import did_you_mean as did_you_mean
+from raylog.base.errors.suggestions import nearest as nearest
+from raylog.base.errors.transactions import *  # noqa: F403
 
 
 def _by_code(root: type[RaylogError]) -> dict[int, type[RaylogError]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors.base import RaylogError, RetriableError, StaleMetadataError
+from raylog.base.errors.base import RaylogError, RetriableError, StaleMetadataError
 
 
 class OffsetOutOfRange(RaylogError):

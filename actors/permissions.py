@@ -6,7 +6,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from raylog.core.errors import InvalidRequest
+from raylog.base.errors import InvalidRequest
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.core.queues.policy import DEAD_LETTERS
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.errors.base import RaylogError, RetriableError
+from raylog.base.errors.base import RaylogError, RetriableError
 
 
 class InvalidTxnState(RaylogError):

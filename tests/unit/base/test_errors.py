@@ -2,8 +2,8 @@
 
 import pickle
 
-from raylog.core import errors
-from raylog.core.errors import ConnectionFailed, LogTruncation, OffsetOutOfRange, RaylogError, UnknownServerError
+from raylog.base import errors
+from raylog.base.errors import ConnectionFailed, LogTruncation, OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.rpc import FrameTooLarge
 from raylog.storage.errors import CorruptBatch, from_os_error
 

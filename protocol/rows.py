@@ -1,0 +1,87 @@
+"""Rows of internal topics: records whose key and value are lists of fields. Pure.
+
+A row is a message whose first fields are the key: ``[kind, key fields...]`` and ``[version, other fields...]``. Such
+topics are compacted: the last value of a key counts, and a null value (a tombstone) removes the key. As on the wire, a
+release may add fields at the end, with a default; a change that readers may not ignore takes the next version, which a
+reader refuses instead of guessing (ADR 0143).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, TypeAlias
+
+import msgspec
+
+from raylog.protocol.message import Message
+
+WireRow: TypeAlias = tuple[list[object], list[object] | None]
+"""Key and value of a row; a value of None is a tombstone."""
+_OCTETS: Final = (bytes, bytearray, memoryview)
+
+
+class Row(Message, frozen=True):
+    """A row with its value. Its first ``KEY`` fields are the key; a later row with an equal key replaces it."""
+
+    KIND: ClassVar[str]
+    """The name that keys of this kind begin with."""
+    KEY: ClassVar[int]
+    """How many of the fields are the key's."""
+    VERSION: ClassVar[int] = 1
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The fields of the key."""
+        return msgspec.structs.astuple(self)[: self.KEY]
+
+    def to_wire(self) -> WireRow:
+        """Return key and value as wire lists."""
+        fields = msgspec.structs.astuple(self)
+        return [self.KIND, *fields[: self.KEY]], [self.VERSION, *fields[self.KEY :]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tombstone:
+    """A row without a value: there is nothing under the key any more."""
+
+    kind: type[Row]
+    key: tuple[object, ...]
+
+    def to_wire(self) -> WireRow:
+        """Return the key, and no value."""
+        return [self.kind.KIND, *self.key], None
+
+
+class UnreadableRow(ValueError):
+    """A row of a kind or version that this release does not know, or a damaged one."""
+
+
+class RowKinds:
+    """The kinds of rows of one topic."""
+
+    def __init__(self, topic: str, kinds: Iterable[type[Row]]) -> None:
+        """``topic``: for messages about rows that cannot be read."""
+        self._topic = topic
+        self._kinds: Mapping[str, type[Row]] = {kind.KIND: kind for kind in kinds}
+
+    def read(self, key: Sequence[object], value: Sequence[object] | None) -> Row | Tombstone:
+        """Return one row of the log.
+
+        Raises :class:`UnreadableRow`: an owner that skipped such a row silently would serve a wrong view.
+        """
+        kind = self._kinds.get(key[0]) if key and isinstance(key[0], str) else None
+        if kind is None:
+            raise UnreadableRow(
+                f"A row of kind {key[0] if key else None!r} is in {self._topic}; a newer release is needed to read it."
+            )
+        if value is None:
+            return Tombstone(kind, tuple(key[1 : kind.KEY + 1]))
+        if not value or value[0] != kind.VERSION:
+            raise UnreadableRow(
+                f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
+            )
+        try:
+            return msgspec.convert([*key[1 : kind.KEY + 1], *value[1:]], kind, builtin_types=_OCTETS)
+        except msgspec.ValidationError as wrong:
+            raise UnreadableRow(f"A row of kind {kind.KIND!r} in {self._topic} is damaged: {wrong}.") from None

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import raylog
-from tests.cluster.ray_support import actor_names, call_actor, own_ray
+from tests.cluster.ray_support import actor_names, call_actor
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180), pytest.mark.usefixtures("three_brokers")]
 RECORDS = 100
 WAIT_S = 40.0
 OPTIONS: dict[str, Any] = {"client_id": "unsent", "linger_ms": 3_000, "delivery_timeout_ms": 6_000}
@@ -70,15 +70,6 @@ def begun(kind: str, topic: str) -> tuple[Any, int]:
     return actor, ray.get(actor.send.remote())
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        config = {"replica.sleep.after.ms": "-1", "replica.doze.after.ms": "-1"}
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=1, config=config)
-        yield running
-        running.stop()
-
-
 @contextmanager
 def stopped(topic: str) -> Iterator[None]:
     """Within it, the process of the topic's leader stands still: nothing is stored."""
@@ -97,7 +88,7 @@ def stopped(topic: str) -> Iterator[None]:
 
 def topic_of(name: str) -> str:
     with raylog.Admin() as admin:
-        admin.create_topic(name, 1, 1)
+        admin.create_topic(name, 1, 1, {"replica.sleep.after.ms": -1, "replica.doze.after.ms": -1})
     return name
 
 
@@ -134,7 +125,7 @@ def end(actor: Any, way: str) -> None:
 
 @pytest.mark.parametrize("way", ["exit_actor", "scope"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_an_actor_that_ends_sends_what_is_left(cluster: raylog.Cluster, kind: str, way: str) -> None:
+def test_an_actor_that_ends_sends_what_is_left(kind: str, way: str) -> None:
     topic = topic_of(f"{kind}-{way[:4]}")
     actor, pid = begun(kind, topic)
     assert stored(topic) == 0
@@ -147,7 +138,7 @@ def test_an_actor_that_ends_sends_what_is_left(cluster: raylog.Cluster, kind: st
 
 @pytest.mark.parametrize("way", ["exit_actor", "scope"])
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_an_actor_that_ends_says_how_many_were_not_stored(cluster: raylog.Cluster, kind: str, way: str) -> None:
+def test_an_actor_that_ends_says_how_many_were_not_stored(kind: str, way: str) -> None:
     topic = topic_of(f"stuck-{kind}-{way[:4]}")
     with stopped(topic):
         actor, pid = begun(kind, topic)

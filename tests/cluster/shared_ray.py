@@ -8,7 +8,8 @@ replicas and coordinators, and alter their own topics. They may not kill brokers
 The Ray belongs to another process (`ray_holder.py`). A module joins it, and leaves it at its end: tests that expect no
 Ray, or start one, find none in their process, in their environment, or in Ray's folder.
 
-A plugin of the tests (`tests/conftest.py`). May touch: RAY_TMPDIR and RAY_ADDRESS, while a module has joined.
+A plugin of the tests (`tests/conftest.py`). May touch: RAY_TMPDIR, RAY_ADDRESS and
+RAY_AUTH_MODE, while a module has joined.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class SharedRay:
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("RAY_ADDRESS", raising=False)
             patch.setenv("RAY_TMPDIR", str(folder))
+            patch.setenv("RAY_AUTH_MODE", "")  # so that it is restored: Ray sets it where the user has a token
+            del os.environ["RAY_AUTH_MODE"]
             try:
                 ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
             except BaseException:

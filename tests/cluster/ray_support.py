@@ -36,20 +36,26 @@ STORE_BYTES: Final = 80 * 2**20
 
 
 @contextmanager
-def ray_folder() -> Iterator[Path]:
-    """Have Ray put its files in this test's folder: a short path, because it contains sockets."""
+def short_folder() -> Iterator[Path]:
+    """A folder for Ray's files: a short path, because it contains sockets."""
     folder = Path(tempfile.mkdtemp(prefix="rl", dir="/tmp"))
     try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RAY_TMPDIR", str(folder))
-            yield folder
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
+def ray_folder() -> Iterator[Path]:
+    """Have Ray put its files in this test's folder."""
+    with short_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", str(folder))
+        yield folder
+
+
+@contextmanager
 def own_ray() -> Iterator[None]:
-    """A private Ray for this module, which joins no other."""
+    """A private Ray for this module, as a user's program starts one; most modules can share one (`shared_ray.py`)."""
     import ray
 
     with ray_folder():

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import raylog
-from tests.cluster.ray_support import actor_names, call_actor, own_ray
+from tests.cluster.ray_support import actor_names, call_actor
 from tests.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180), pytest.mark.usefixtures("three_brokers")]
 RECORDS = 100
 WAIT_S = 40.0
 OPTIONS: dict[str, Any] = {"client_id": "unsent", "linger_ms": 3_000, "delivery_timeout_ms": 6_000}
@@ -80,15 +80,6 @@ def begun(topics: dict[tuple[str, str], str]) -> tuple[dict[tuple[str, str], Any
     return actors, dict(zip(actors, pids, strict=True))
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        config = {"replica.sleep.after.ms": "-1", "replica.doze.after.ms": "-1"}
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=1, config=config)
-        yield running
-        running.stop()
-
-
 @contextmanager
 def stopped(topics: Collection[str]) -> Iterator[None]:
     """Within it, the processes of the topics' leaders stand still: nothing is stored."""
@@ -109,7 +100,7 @@ def stopped(topics: Collection[str]) -> Iterator[None]:
 
 def topic_of(name: str) -> str:
     with raylog.Admin() as admin:
-        admin.create_topic(name, 1, 1)
+        admin.create_topic(name, 1, 1, {"replica.sleep.after.ms": -1, "replica.doze.after.ms": -1})
     return name
 
 
@@ -151,7 +142,7 @@ def end_all(actors: dict[tuple[str, str], Any], pids: dict[tuple[str, str], int]
         wait_until_ended(pid)
 
 
-def test_actors_that_end_send_what_is_left(cluster: raylog.Cluster) -> None:
+def test_actors_that_end_send_what_is_left() -> None:
     topics = {(kind, way): topic_of(f"{kind}-{way[:4]}") for kind, way in CASES}
     actors, pids = begun(topics)
     assert stored(topics.values()) == [0] * len(CASES)
@@ -161,7 +152,7 @@ def test_actors_that_end_send_what_is_left(cluster: raylog.Cluster) -> None:
         assert "not stored" not in log_of(pid), case
 
 
-def test_actors_that_end_say_how_many_were_not_stored(cluster: raylog.Cluster) -> None:
+def test_actors_that_end_say_how_many_were_not_stored() -> None:
     topics = {(kind, way): topic_of(f"stuck-{kind}-{way[:4]}") for kind, way in CASES}
     with stopped(topics.values()):
         actors, pids = begun(topics)

@@ -19,7 +19,6 @@ import pytest
 
 import raylog
 from raylog.base.ids import TopicPartition
-from tests.cluster.ray_support import own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -34,11 +33,9 @@ CONFIG = {
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), config=CONFIG)
+def cluster(shared_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
+    with raylog.start(tmp_path_factory.mktemp("data"), config=CONFIG) as running:
         yield running
-        running.stop()
 
 
 @pytest.mark.usefixtures("cluster")

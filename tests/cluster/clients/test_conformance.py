@@ -9,7 +9,6 @@ from collections.abc import Iterator
 import pytest
 
 import raylog
-from tests.cluster.ray_support import own_ray
 from tests.conformance.__main__ import SEEN, outcome
 from tests.conformance.differences import DIFFERENCES
 from tests.conformance.programs import PROGRAMS
@@ -20,8 +19,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 
 @pytest.fixture(scope="module")
-def kit(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RaylogKit]:
-    with own_ray(), raylog.start(tmp_path_factory.mktemp("data")):
+def kit(shared_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RaylogKit]:
+    with raylog.start(tmp_path_factory.mktemp("data")):
         yield RaylogKit()
 
 

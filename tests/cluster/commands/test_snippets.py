@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,6 @@ import sqlalchemy as sa
 import raylog
 from raylog import outbox
 from raylog.outbox.tables import init
-from tests.cluster.ray_support import own_ray
 from tests.unit.docs.documents import DOCUMENTS, blocks
 from tests.waiting import wait_for
 
@@ -72,17 +71,13 @@ class Program(threading.Thread):
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"))
-        with raylog.Admin() as admin, raylog.Producer() as producer:
-            for topic in ("orders", "events", "sales", "priced", "transfers"):
-                admin.create_topic(topic, partitions=2)
-            for number in range(COUNT):  # before any group exists
-                producer.send("orders", b"%d" % number, key=b"%d" % (number % 7))
-                producer.send("sales", b"%d" % number)
-        yield running
-        running.stop()
+def filled(three_brokers: raylog.Cluster) -> None:
+    with raylog.Admin() as admin, raylog.Producer() as producer:
+        for topic in ("orders", "events", "sales", "priced", "transfers"):
+            admin.create_topic(topic, partitions=2)
+        for number in range(COUNT):  # before any group exists
+            producer.send("orders", b"%d" % number, key=b"%d" % (number % 7))
+            producer.send("sales", b"%d" % number)
 
 
 def test_every_program_of_the_pages_has_a_test() -> None:
@@ -94,7 +89,7 @@ def test_every_program_of_the_pages_has_a_test() -> None:
     assert len(RUN) == 7
 
 
-def test_a_service_reads_what_was_there_before_it(cluster: raylog.Cluster) -> None:
+def test_a_service_reads_what_was_there_before_it(filled: None) -> None:
     handled: list[bytes | None] = []
     names: dict[str, Any] = {}
     exec(compile(program("def serve(handle):"), "<page>", "exec"), names)
@@ -108,13 +103,13 @@ def test_a_service_reads_what_was_there_before_it(cluster: raylog.Cluster) -> No
         assert sum(each.records or 0 for each in admin.group_lag("shipping").values()) == 0
 
 
-def test_the_program_on_an_event_loop_reads_what_it_sent(cluster: raylog.Cluster) -> None:
+def test_the_program_on_an_event_loop_reads_what_it_sent(filled: None) -> None:
     names: dict[str, Any] = {}
     exec(compile(program("async def main():"), "<page>", "exec"), names)
     assert sorted(asyncio.run(names["main"]())) == list(range(100))
 
 
-def test_a_day_becomes_a_frame_of_pandas(cluster: raylog.Cluster) -> None:
+def test_a_day_becomes_a_frame_of_pandas(filled: None) -> None:
     names: dict[str, Any] = {}
     if time.gmtime().tm_hour == 23 and time.gmtime().tm_min > 50:
         pytest.skip("the day may have ended since the records were sent")
@@ -123,7 +118,7 @@ def test_a_day_becomes_a_frame_of_pandas(cluster: raylog.Cluster) -> None:
     assert names["counts"].sum() == COUNT
 
 
-def test_the_pool_handles_what_was_there_before_it(cluster: raylog.Cluster) -> None:
+def test_the_pool_handles_what_was_there_before_it(filled: None) -> None:
     handled: list[bytes | None] = []
     running = Program(
         program("pool.run()  # until pool.stop(), or an error"), handle=lambda record: handled.append(record.value)
@@ -135,7 +130,7 @@ def test_the_pool_handles_what_was_there_before_it(cluster: raylog.Cluster) -> N
     assert len(handled) == len(set(handled)) == COUNT
 
 
-def test_transactions_copy_what_was_there_before_them(cluster: raylog.Cluster) -> None:
+def test_transactions_copy_what_was_there_before_them(filled: None) -> None:
     stopping = threading.Event()
     running = Program(program("with producer.transaction():"), priced=lambda value: b"$" + value, stopping=stopping)
     running.start()
@@ -153,7 +148,7 @@ def test_transactions_copy_what_was_there_before_them(cluster: raylog.Cluster) -
     assert len(found) == len(set(found)) == COUNT
 
 
-def test_the_inbox_handles_events_from_before_its_group(cluster: raylog.Cluster, tmp_path: Path) -> None:
+def test_the_inbox_handles_events_from_before_its_group(filled: None, tmp_path: Path) -> None:
     engine, fund_engine = (outbox.make_engine(f"sqlite:///{tmp_path / name}.db") for name in ("bank", "fund"))
     for each in (engine, fund_engine):
         init(each)
@@ -184,7 +179,7 @@ def test_the_inbox_handles_events_from_before_its_group(cluster: raylog.Cluster,
     relaying.join(30)
 
 
-def test_the_first_program_of_the_spark_page_finds_its_topic(cluster: raylog.Cluster) -> None:
+def test_the_first_program_of_the_spark_page_finds_its_topic(filled: None) -> None:
     pytest.importorskip("pyspark")
     text = program('with raylog.spark.session("tour") as spark:').replace('"orders"', '"spark-orders"')
     sending, separator, _ = text.partition("with raylog.spark.session")

@@ -18,7 +18,6 @@ from raylog.actors.dozing.keeper import NOTE, started_at
 from raylog.base.ids import TopicPartition
 from raylog.storage.log.checkpoints import RECOVERY_POINT
 from raylog.storage.log.kept_watermark import HIGH_WATERMARK
-from tests.cluster.ray_support import own_ray
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -102,9 +101,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(root: Path) -> Iterator[Any]:
+def cluster(shared_ray: None, root: Path) -> Iterator[Any]:
     config = {"replica.doze.after.ms": "300", "replica.sleep.after.ms": "-1", "metrics.port": "0"}
-    with own_ray(), raylog.start(root, brokers=3, config=config) as cluster:
+    with raylog.start(root, brokers=3, config=config) as cluster:
         with raylog.Admin() as admin:
             admin.create_topic("t", partitions=PARTITIONS, replication_factor=3)
             admin.create_topic("w", partitions=1, replication_factor=3, config={"replica.doze.after.ms": -1})

@@ -1,12 +1,11 @@
 """Expired records and redrives in a real Ray, with three brokers, whose processes are killed meanwhile.
 
-One cluster serves the tests of this module, in file order; each has topics of its own.
+They run in file order, on the cluster that stays; each has topics of its own.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -15,30 +14,10 @@ import raylog
 from raylog.base.errors import InvalidConfig, InvalidRequest, RedriveRunning, UnknownTopicOrPartition
 from raylog.base.ids import TopicPartition
 from raylog.core.dead_letters import HOPS, REASON
-from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import actor_names, call_actor, kill
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3)
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
-    with raylog.Admin() as found:
-        yield found
-
-
-@pytest.fixture
-def producer(cluster: raylog.Cluster) -> Iterator[raylog.Producer]:
-    with raylog.Producer(linger_ms=5) as found:
-        yield found
 
 
 def read(
@@ -184,14 +163,16 @@ def test_what_a_group_has_committed_does_not_expire(admin: raylog.Admin, produce
     for number in range(10):
         producer.send("work", b"%d" % number)
     producer.flush(30)
-    with raylog.Consumer("work", group_id="workers", auto_offset_reset="earliest", max_poll_records=4) as consumer:
+    with raylog.Consumer(
+        "work", group_id="readers-of-work", auto_offset_reset="earliest", max_poll_records=4
+    ) as consumer:
         wait_for(lambda: consumer.poll(timeout_ms=500), "records are read")
         consumer.commit()
-    config = {"ttl.ms": 500, "dead.letter.topic": "missed", "dead.letter.group": "workers"}
+    config = {"ttl.ms": 500, "dead.letter.topic": "missed", "dead.letter.group": "readers-of-work"}
     admin.alter_topic_config("work", config)
     found = read("missed", 6)
     assert [int(record.value or b"") for _, record in found] == list(range(4, 10))
-    assert dict(found[0][1].headers)["__dlq.errors.group"] == b"workers"
+    assert dict(found[0][1].headers)["__dlq.errors.group"] == b"readers-of-work"
 
 
 def test_a_missing_dead_letter_topic_loses_nothing(admin: raylog.Admin, producer: raylog.Producer) -> None:
@@ -200,8 +181,14 @@ def test_a_missing_dead_letter_topic_loses_nothing(admin: raylog.Admin, producer
     )
     producer.send("orphans", b"alone").result(20)
     wait_for(lambda: "__undeliverable" in admin.list_topics(internal=True), "the topic is created")
-    found = [record for _, record in read("__undeliverable", 1)]
-    (headers,) = [dict(record.headers) for record in found if record.value == b"alone"]
+    found: list[raylog.Record] = []
+
+    def is_there() -> bool:
+        found[:] = [record for _, record in read("__undeliverable", 1) if record.value == b"alone"]
+        return bool(found)
+
+    wait_for(is_there, "the record is there")  # with what other tests have left
+    (headers,) = [dict(record.headers) for record in found]
     assert headers[REASON] == b"undeliverable"
     assert b"not_there" in (headers["__dlq.errors.message"] or b"")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import raylog
-from tests.cluster.ray_support import call_actor, kill, own_ray
+from tests.cluster.ray_support import call_actor, kill
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -169,19 +169,16 @@ def the_coordinator_is_killed(board: Board) -> None:
     assert [each.held() for each in board.journals] == held
 
 
-def test_members_read_on_while_others_and_the_coordinator_are_killed(tmp_path: Path) -> None:
-    with own_ray():
-        cluster = raylog.start(tmp_path / "data", config=CONFIG)
-        with raylog.Admin() as admin:
-            admin.create_topic(TOPIC, partitions=PARTITIONS)
-            board = Board(cluster, admin, tmp_path)
-            try:
-                with trickle() as board.silent_s:
-                    troubles(board)
-            finally:
-                for number in range(len(board.members)):
-                    board.kill(number)
-            print("longest gaps of partitions that stay, s:", board.gaps)
-            board.nothing_is_left_out()
-            assert board.too_long == []
-        cluster.stop()
+def test_members_read_on_while_others_and_the_coordinator_are_killed(shared_ray: None, tmp_path: Path) -> None:
+    with raylog.start(tmp_path / "data", config=CONFIG) as cluster, raylog.Admin() as admin:
+        admin.create_topic(TOPIC, partitions=PARTITIONS)
+        board = Board(cluster, admin, tmp_path)
+        try:
+            with trickle() as board.silent_s:
+                troubles(board)
+        finally:
+            for number in range(len(board.members)):
+                board.kill(number)
+        print("longest gaps of partitions that stay, s:", board.gaps)
+        board.nothing_is_left_out()
+        assert board.too_long == []

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import raylog
 from raylog.launch.replica_reports import metrics_pages
-from tests.cluster.ray_support import AWAKE, call_actor, kill, online, own_ray
+from tests.cluster.ray_support import AWAKE, call_actor, kill, online
 from tests.waiting import free_port, wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300), pytest.mark.usefixtures("shared_ray")]
 
 CONFIG = {**AWAKE, "metrics.port": "0"}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def ray() -> Iterator[None]:
-    with own_ray():
-        yield
 
 
 def crash(name: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import SPARE_PREFIX, spare_prefix
 from raylog.actors.processes.spare_roles import ROLES_FOLDER, role_file, write_role
-from tests.cluster.ray_support import AWAKE, Wire, actor_names, alive, call_actor, kill, own_ray
+from tests.cluster.ray_support import AWAKE, Wire, actor_names, alive, call_actor, kill
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -22,18 +22,12 @@ TOPIC, PARTITIONS = "t", 2
 
 
 @pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
-    with own_ray():
-        yield
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(scope="module")
-def wire(ray_here: None, root: Path) -> Iterator[Wire]:
+def wire(shared_ray: None, root: Path) -> Iterator[Wire]:
     import raylog
 
     cluster = raylog.start(root, brokers=3, config={**AWAKE, "replica.spares": str(SPARES)})

@@ -1,6 +1,6 @@
 """Queues in a real Ray with three brokers: killed leaders, the command line, and a Ray Serve application.
 
-One cluster serves the tests of this module, in file order; each has a topic of its own.
+They run in file order, on the cluster that stays; each has a topic of its own.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,25 +18,11 @@ from click.testing import CliRunner
 
 import raylog
 from raylog.cli.app import cli
-from tests.cluster.ray_support import kill_leaders, own_ray
+from tests.cluster.ray_support import kill_leaders
 from tests.waiting import wait_for
 
 RECORDS = 2_000
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3)
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
-    with raylog.Admin() as found:
-        yield found
 
 
 def has_grown(seen: Counter[bytes], before: int) -> bool:
@@ -133,7 +118,7 @@ def test_the_command_line_shows_and_resets_queues(admin: raylog.Admin, tmp_path:
         assert [message.value for message in queue.poll(20_000)] == [b"0", b"1", b"2"]
 
 
-def test_serves_task_consumers_need_no_other_broker(cluster: raylog.Cluster) -> None:
+def test_serves_task_consumers_need_no_other_broker(three_brokers: raylog.Cluster) -> None:
     serve: Any = pytest.importorskip("ray.serve", reason="needs ray[serve]", exc_type=ImportError)
     from ray.serve.schema import TaskProcessorConfig
     from ray.serve.task_consumer import instantiate_adapter_from_config, task_consumer, task_handler

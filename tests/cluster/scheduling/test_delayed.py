@@ -1,6 +1,6 @@
 """Delayed records in a real Ray, with three brokers: when they come, what can be changed before, and killed leaders.
 
-One cluster serves the tests of this module, in file order; each has a topic of its own.
+They run in file order, on the cluster that stays; each has a topic of its own.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import chain
@@ -23,7 +22,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.admin.schedules import ScheduleOutcome
 from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
-from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import actor_names, call_actor, kill
 from tests.unit.cli.support import Outcome
 from tests.unit.cli.support import raylog as command
 from tests.waiting import wait_for
@@ -31,36 +30,6 @@ from tests.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 SCHEDULE = "__scheduled"
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3)
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
-    with raylog.Admin() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(admin: raylog.Admin, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A topic of two partitions, three replicas each, named after the test."""
-    name = request.node.name.removeprefix("test_")[:60]
-    admin.create_topic(name, partitions=2, replication_factor=3)
-    yield name
-    if name in admin.list_topics():
-        admin.delete_topic(name)
-
-
-@pytest.fixture
-def producer(cluster: raylog.Cluster) -> Iterator[raylog.Producer]:
-    with raylog.Producer(linger_ms=5) as found:
-        yield found
 
 
 def read(topic: str, count: int, timeout_s: float = 30.0, quiet_s: float = 0.5) -> list[tuple[float, raylog.Record]]:
@@ -350,12 +319,14 @@ def test_the_description_counts(admin: raylog.Admin, topic: str, producer: raylo
     assert found.next_due_ms is not None
 
 
-def test_metrics_and_commands_show_what_waits(cluster: raylog.Cluster, topic: str, producer: raylog.Producer) -> None:
+def test_metrics_and_commands_show_what_waits(
+    three_brokers: raylog.Cluster, topic: str, producer: raylog.Producer
+) -> None:
     handle = producer.send(topic, b"far", key=b"k", delay="10d").result(20).schedule
 
     def run(*arguments: str, stdin: str = "") -> Outcome:
-        where = ("--bootstrap", cluster.bootstrap())
-        return command(*arguments, *where, stdin=stdin, RAYLOG_SECRET=cluster.secret())
+        where = ("--bootstrap", three_brokers.bootstrap())
+        return command(*arguments, *where, stdin=stdin, RAYLOG_SECRET=three_brokers.secret())
 
     assert handle in run("schedule", "list", "--topic", topic).out
     assert "wait, the next is due" in run("schedule", "describe").out

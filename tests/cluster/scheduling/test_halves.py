@@ -1,6 +1,6 @@
 """Half messages in a real Ray, with three brokers: committed, rolled back, checked, and killed in every place.
 
-One cluster serves the tests of this module, in file order; each has a topic and a group of its own.
+They run in file order, on the cluster that stays; each has a topic and a group of its own.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from raylog.base.errors import (
     UnknownHalfMessage,
 )
 from raylog.base.ids import TopicPartition
-from tests.cluster.ray_support import actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import actor_names, call_actor, kill
 from tests.unit.cli.support import raylog as command
 from tests.waiting import wait_for
 
@@ -38,25 +38,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 SCHEDULE = "__scheduled"
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3)
-        with (
-            raylog.HalfMessageProducer("first") as producer,
-            raylog.Admin() as admin,
-        ):  # `__scheduled` exists from now on
-            admin.create_topic("first", replication_factor=3)
-            producer.prepare("first", b"x").rollback()
-            admin.alter_topic_config(SCHEDULE, {"half.check.interval.ms": "300"})
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
-    with raylog.Admin() as found:
-        yield found
+@pytest.fixture(scope="module", autouse=True)
+def checked_often(three_brokers: raylog.Cluster) -> Iterator[None]:
+    with raylog.HalfMessageProducer("first") as producer, raylog.Admin() as admin:
+        admin.create_topic("first", replication_factor=3)
+        producer.prepare("first", b"x").rollback()  # `__scheduled` exists from now on
+        admin.alter_topic_config(SCHEDULE, {"half.check.interval.ms": "300"})
+        yield
+        admin.alter_topic_config(SCHEDULE, {}, delete=["half.check.interval.ms"])
 
 
 @pytest.fixture
@@ -150,7 +139,7 @@ def test_the_first_decision_stands(topic: str, admin: raylog.Admin) -> None:
 
 
 def test_after_the_last_check_an_administrator_decides(
-    topic: str, admin: raylog.Admin, cluster: raylog.Cluster
+    topic: str, admin: raylog.Admin, three_brokers: raylog.Cluster
 ) -> None:
     admin.alter_topic_config(SCHEDULE, {"half.check.limit": "2"})
     called_twice = threading.Event()
@@ -163,15 +152,15 @@ def test_after_the_last_check_an_administrator_decides(
         producer.prepare(topic, b"by hand", txid="t-1")
         assert called_twice.wait(30)
         wait_for(lambda: admin.list_half_messages(topic)[0].is_unresolved, "it was checked twice")
-    where = ("--bootstrap", cluster.bootstrap())
-    (row,) = json.loads(command("half", "list", "--json", *where, RAYLOG_SECRET=cluster.secret()).out)
+    where = ("--bootstrap", three_brokers.bootstrap())
+    (row,) = json.loads(command("half", "list", "--json", *where, RAYLOG_SECRET=three_brokers.secret()).out)
     assert (row["txid"], row["checks"], row["topics"], row["records"]) == ("t-1", 2, [topic], 1)
-    assert "decide by hand" in command("half", "list", *where, RAYLOG_SECRET=cluster.secret()).out
-    assert command("half", "commit", topic, "t-1", *where, RAYLOG_SECRET=cluster.secret()).code == 0
-    refused = command("half", "rollback", topic, "t-1", *where, RAYLOG_SECRET=cluster.secret())
+    assert "decide by hand" in command("half", "list", *where, RAYLOG_SECRET=three_brokers.secret()).out
+    assert command("half", "commit", topic, "t-1", *where, RAYLOG_SECRET=three_brokers.secret()).code == 0
+    refused = command("half", "rollback", topic, "t-1", *where, RAYLOG_SECRET=three_brokers.secret())
     assert (refused.code, "COMMITTED" in refused.err) == (1, True)
     assert values(topic, 1) == [b"by hand"]
-    assert "No half message" in command("half", "list", *where, RAYLOG_SECRET=cluster.secret()).out
+    assert "No half message" in command("half", "list", *where, RAYLOG_SECRET=three_brokers.secret()).out
 
 
 def test_unresolved_ones_can_be_dead_letters(topic: str, admin: raylog.Admin) -> None:
@@ -295,10 +284,10 @@ def has_paid(path: str, first: int, count: int) -> bool:
 
 
 def test_killed_processes_leave_topic_and_database_equal(
-    topic: str, admin: raylog.Admin, cluster: raylog.Cluster, tmp_path: Path
+    topic: str, admin: raylog.Admin, three_brokers: raylog.Cluster, tmp_path: Path
 ) -> None:
     """Eight times a sender is killed at any moment, with the checker and the leader of the schedule in turn."""
-    path, where = str(tmp_path / "bank.db"), (cluster.bootstrap(),)
+    path, where = str(tmp_path / "bank.db"), (three_brokers.bootstrap(),)
     with sqlite3.connect(path) as db:
         db.executescript("CREATE TABLE paid (txid PRIMARY KEY); CREATE TABLE checked (txid PRIMARY KEY);")
         db.execute(
@@ -306,7 +295,7 @@ def test_killed_processes_leave_topic_and_database_equal(
             "BEGIN SELECT RAISE(ABORT, 'it was rolled back'); END"
         )
     running: list[subprocess.Popen[str]] = []
-    begin = partial(start, secret=cluster.secret())
+    begin = partial(start, secret=three_brokers.secret())
     try:
         checker = begin(CHECKER, path, topic, *where)
         running.append(checker)

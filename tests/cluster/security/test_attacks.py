@@ -34,7 +34,7 @@ encode = msgspec.msgpack.encode
 
 
 @pytest.fixture(scope="module")
-def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
+def attacked(shared_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
     with Attacked.running(tmp_path_factory.mktemp("data")) as found:
         yield found
 

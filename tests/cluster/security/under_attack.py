@@ -19,7 +19,6 @@ import msgspec
 import raylog
 from raylog.rpc import Connection, Grant, Secret, Token, TopicGrant, connect, mint
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
-from tests.cluster.ray_support import own_ray
 from tests.waiting import free_port
 
 ROOT: Final = Path(__file__).parents[3]
@@ -70,19 +69,15 @@ class Attacked:
     @classmethod
     @contextmanager
     def running(cls, root: Path) -> Iterator[Self]:
-        """Start it, with the topics."""
+        """Start it in the Ray that this process has joined, with the topics."""
         port = free_port()
         config = {"replica.sleep.after.ms": "-1", "metrics.port": str(port), "group.initial.rebalance.delay.ms": "50"}
-        with own_ray():
-            cluster = raylog.start(root, config=config)
-            try:
-                found = cls(cluster, os.environ["RAY_TMPDIR"], port)
-                with raylog.Admin(**found.where) as admin:
-                    for topic in ("t", "calm"):
-                        admin.create_topic(topic, partitions=1, replication_factor=1)
-                yield found
-            finally:
-                cluster.stop()
+        with raylog.start(root, config=config) as cluster:
+            found = cls(cluster, os.environ["RAY_TMPDIR"], port)
+            with raylog.Admin(**found.where) as admin:
+                for topic in ("t", "calm"):
+                    admin.create_topic(topic, partitions=1, replication_factor=1)
+            yield found
 
     # What an attacker has
 

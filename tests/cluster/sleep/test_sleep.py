@@ -13,7 +13,7 @@ import pytest
 import raylog
 from raylog import TopicPartition
 from raylog.launch.cluster import Cluster
-from tests.cluster.ray_support import actor_names, call_actor, kill, online, own_ray
+from tests.cluster.ray_support import actor_names, call_actor, kill, online
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -22,18 +22,12 @@ CONFIG = {"replica.sleep.after.ms": "1000", "group.initial.rebalance.delay.ms": 
 
 
 @pytest.fixture(scope="module")
-def ray_here() -> Iterator[None]:
-    with own_ray():
-        yield
-
-
-@pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
 @pytest.fixture(scope="module")
-def cluster(ray_here: None, root: Path) -> Iterator[Cluster]:
+def cluster(shared_ray: None, root: Path) -> Iterator[Cluster]:
     with raylog.start(root, brokers=3, config=CONFIG) as running:
         yield running
 

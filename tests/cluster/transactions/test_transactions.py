@@ -1,6 +1,6 @@
 """Transactions in a real Ray, with three brokers: outcomes, fencing, timeouts, and processes that are killed.
 
-One cluster serves the tests of this module, in file order; each has a topic of its own.
+They run in file order, on the cluster that stays; each has a topic of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,43 +28,12 @@ from raylog.base.errors import (
 from raylog.base.ids import TopicPartition
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, BatchMeta
 from raylog.storage.batch.records import encode_batch
-from tests.cluster.ray_support import Wire, actor_names, call_actor, kill, own_ray
+from tests.cluster.ray_support import Wire, actor_names, call_actor, kill
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 COORDINATOR = "transaction-coordinator-0"
-CONFIG = {
-    "replica.sleep.after.ms": "-1",
-    "transaction.state.log.num.partitions": "1",
-    "offsets.topic.num.partitions": "1",
-    "group.initial.rebalance.delay.ms": "50",
-    "group.min.session.timeout.ms": "100",
-    "transaction.two.phase.commit.enable": "true",
-}
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[raylog.Cluster]:
-    with own_ray():
-        running = raylog.start(tmp_path_factory.mktemp("data"), brokers=3, config=CONFIG)
-        yield running
-        running.stop()
-
-
-@pytest.fixture
-def admin(cluster: raylog.Cluster) -> Iterator[raylog.Admin]:
-    with raylog.Admin() as found:
-        yield found
-
-
-@pytest.fixture
-def topic(admin: raylog.Admin, request: pytest.FixtureRequest) -> Iterator[str]:
-    """A topic of two partitions, three replicas each, named after the test."""
-    name = request.node.name.removeprefix("test_")[:60]
-    admin.create_topic(name, partitions=2, replication_factor=3)
-    yield name
-    admin.delete_topic(name)
 
 
 def transactional(name: str, **options: Any) -> raylog.Producer:
@@ -192,10 +160,12 @@ def test_an_administrator_fences_and_aborts(topic: str, admin: raylog.Admin) -> 
 
 
 def test_a_transaction_that_no_coordinator_knows_is_refused(
-    topic: str, cluster: raylog.Cluster, admin: raylog.Admin
+    topic: str, three_brokers: raylog.Cluster, admin: raylog.Admin
 ) -> None:
-    wire = Wire(cluster.secret())
+    wire = Wire(three_brokers.secret())
     try:
+        admin.wake_partitions(topic)
+        wire.wait_whole(topic, 2)
         _, _, epoch, host, port, *_ = wire.look(topic, 0)
         topic_id = admin.describe_topic(topic).topic_id
         meta = BatchMeta(producer_id=987_654, producer_epoch=4, base_sequence=0, attributes=TRANSACTIONAL_BIT)
@@ -274,7 +244,7 @@ with raylog.Producer(
 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_prepared_transaction_is_handed_over(
-    is_committed: bool, cluster: raylog.Cluster, admin: raylog.Admin
+    is_committed: bool, three_brokers: raylog.Cluster, admin: raylog.Admin
 ) -> None:
     topic = f"prepared-{is_committed}"
     admin.create_topic(topic, partitions=2, replication_factor=3)
@@ -286,7 +256,7 @@ def test_a_prepared_transaction_is_handed_over(
     assert read(topic) == [[], []]
     wanted = str(prepared) if is_committed else "1:1"
     host, port = call_actor("broker-1", "endpoint")
-    arguments = [topic, f"{host}:{port}", cluster.secret(), wanted]
+    arguments = [topic, f"{host}:{port}", three_brokers.secret(), wanted]
     heir = subprocess.run(
         [sys.executable, "-c", HEIR, *arguments], capture_output=True, text=True, timeout=60, check=False
     )

@@ -12,8 +12,8 @@ from raylog.base.errors import (
     LimitReached,
     RaylogError,
 )
-from raylog.core.groups.events import JoinReceived, MemberHeartbeatReceived
 from raylog.core.groups.settings import GroupSettings
+from raylog.protocol.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
 
 GROUP_CHARACTERS_MAX: Final = 1_024
 """Longest name of a new group."""
@@ -33,17 +33,19 @@ def group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError
     return None
 
 
-def member_error(event: JoinReceived | MemberHeartbeatReceived, settings: GroupSettings) -> RaylogError | None:
+def member_error(
+    message: JoinGroupRequest | ConsumerGroupHeartbeatRequest, settings: GroupSettings
+) -> RaylogError | None:
     """Return the error for the fields of a join, in either protocol, or None."""
-    if event.instance_id == "":
+    if message.group_instance_id == "":
         return InvalidRequest("A group.instance.id may not be empty; a member without one sends none.")
-    if isinstance(event, MemberHeartbeatReceived):
+    if isinstance(message, ConsumerGroupHeartbeatRequest):
         return None  # its other fields only count in some heartbeats, and are checked there
     least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
-    if not least <= event.session_timeout_ms <= most:
+    if not least <= message.session_timeout_ms <= most:
         return InvalidSessionTimeout(
-            f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
+            f"session_timeout_ms is {message.session_timeout_ms}; it has to be within {least} and {most}."
         )
-    if event.protocol_type == "" or not event.protocols:
+    if message.protocol_type == "" or not message.protocols:
         return InconsistentGroupProtocol("A member has to support at least one assignor.")
     return None

@@ -22,13 +22,19 @@ from raylog.base.errors import (
 )
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived, TxnOffsetCommitReceived
 from raylog.core.groups.figures import OffsetFigures
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchPartition,
+    TxnOffsetCommitRequest,
+)
 
 _NO_OFFSETS: Final[dict[OffsetKey, OffsetCommitted]] = {}
 
@@ -103,46 +109,46 @@ class OffsetStore:
         return [record.to_wire() for group in self.groups() for record in self.of(group)]
 
 
-def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitReceived) -> RaylogError | None:
+def commit_error(group: Group, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> RaylogError | None:
     """Return the error for a commit of this sender at this time, or None when it may commit.
 
     A member of a generation that is not assigned yet may commit what it read before with a transaction, as in Kafka.
     """
-    if event.generation < 0 and group.state is GroupState.EMPTY:
+    if message.generation_id < 0 and group.state is GroupState.EMPTY:
         return None
-    if event.generation < 0 and event.member_id == "" and event.instance_id is None:
+    if message.generation_id < 0 and message.member_id == "" and message.group_instance_id is None:
         return UnknownMemberId(
             f"Group {group.name!r} has members: only they may commit. Use another group_id for consumers "
             "that assign partitions themselves."
         )
-    error = group.fence(event.member_id, event.instance_id, event.generation)
-    if isinstance(event, TxnOffsetCommitReceived):
+    error = group.fence(message.member_id, message.group_instance_id, message.generation_id)
+    if isinstance(message, TxnOffsetCommitRequest):
         return error
     if error is None and group.state is GroupState.COMPLETING_REBALANCE:
         error = RebalanceInProgress(f"Group {group.name!r} is rebalancing; join again.")
     return error
 
 
-def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+def commit(store: OffsetStore, event: Received[OffsetCommitRequest], decision: GroupDecision) -> list[OffsetKey]:
     """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
 
     Replies [[topic, partition, error code]...].
     """
     rows: list[list[object]] = []
     keys: list[OffsetKey] = []
-    for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
+    for row in event.message.offsets:
         committed = OffsetCommitted(
-            key=OffsetKey(event.group, topic_id, topic, partition),
-            offset=offset,
-            leader_epoch=leader_epoch,
-            metadata=metadata,
+            key=OffsetKey(event.message.group_id, row.topic_id, row.topic, row.partition),
+            offset=row.committed_offset,
+            leader_epoch=row.committed_leader_epoch,
+            metadata=row.committed_metadata,
             committed_ms=decision.wall_ms,
         )
         code = row_error(committed, decision.settings) or room_error(store, committed, decision.settings)
         if code == 0:
             decision.write(committed)
             keys.append(committed.key)
-        rows.append([topic, partition, code])
+        rows.append([row.topic, row.partition, code])
     decision.reply_rows(event.request, rows)
     return keys
 
@@ -186,18 +192,18 @@ def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
 def fetch(
     store: OffsetStore,
     group: str,
-    partitions: Sequence[tuple[str, str, int]] | None,
+    partitions: Sequence[OffsetFetchPartition] | None,
     *,
-    sees: Callable[[str, str, int], bool] | None = None,
+    sees: Callable[[str, str, str, int], bool] | None = None,
 ) -> list[object]:
     """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none.
 
     ``partitions`` None: all partitions with a committed offset that the sender may see (``sees``; None = all).
     """
     if partitions is None:
-        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key[1:])]
+        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key)]
     else:
-        keys = [OffsetKey(group, topic_id, topic, partition) for topic_id, topic, partition in partitions]
+        keys = [OffsetKey(group, row.topic_id, row.topic, row.partition) for row in partitions]
     rows: list[object] = []
     for key in keys:
         found = store.get(key)
@@ -211,7 +217,7 @@ def fetch(
 def delete(
     store: OffsetStore,
     use: GroupUse,
-    event: OffsetDeleteReceived,
+    event: Received[OffsetDeleteRequest],
     decision: GroupDecision,
     *,
     pending: Collection[OffsetKey],
@@ -226,16 +232,16 @@ def delete(
         decision.refuse(event.request, active)
         return
     rows: list[object] = []
-    for topic_id, topic, partition in event.partitions:
-        key = OffsetKey(use.group, topic_id, topic, partition)
+    for row in event.message.partitions:
+        key = OffsetKey(use.group, row.topic_id, row.topic, row.partition)
         code = 0
-        if use.reads(topic):
+        if use.reads(row.topic):
             code = GroupSubscribedToTopic.code
         elif key in pending:
             code = UnstableOffsetCommit.code
         elif store.get(key) is not None:
             decision.write(OffsetDeleted(key=key))
-        rows.append([topic, partition, code])
+        rows.append([row.topic, row.partition, code])
     decision.reply_proved(event.request, rows)
 
 

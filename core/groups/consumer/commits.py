@@ -6,51 +6,54 @@ from raylog.base.errors import RaylogError, StaleMemberEpoch, UnknownMemberId
 from raylog.core.groups.consumer.group import AWAY_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.heartbeats import member_error
 from raylog.core.groups.consumer.records import Place
-from raylog.core.groups.events import OffsetCommitReceived, OffsetFetchReceived, TxnOffsetCommitReceived
+from raylog.protocol.groups import OffsetCommitRequest, OffsetFetchRequest, TxnOffsetCommitRequest
 
 
-def commit_error(group: ConsumerGroup, event: OffsetCommitReceived | TxnOffsetCommitReceived) -> RaylogError | None:
+def commit_error(group: ConsumerGroup, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> RaylogError | None:
     """Return the error for a commit of this sender at this time, or None when it may commit.
 
     A commit with an earlier member epoch counts for partitions that the member has held since then: its epoch may
     advance while the commit is on its way. No commit counts for a partition that another member holds.
     """
-    if event.generation < 0 and not group.members:
+    if message.generation_id < 0 and not group.members:
         return None
-    if event.generation < 0 and event.member_id == "" and event.instance_id is None:
+    if message.generation_id < 0 and message.member_id == "" and message.group_instance_id is None:
         return UnknownMemberId(
             f"Group {group.name!r} has members: only they may commit. Use another group_id for consumers "
             "that assign partitions themselves."
         )
-    error = member_error(group, event.member_id, event.instance_id)
+    error = member_error(group, message.member_id, message.group_instance_id)
     if error is not None:
         return error
-    current = group.current(event.member_id)
+    current = group.current(message.member_id)
     held = {**current.assigned, **current.revoking}
-    for topic_id, topic, partition, *_ in event.offsets:
-        place = Place(topic_id, topic, partition)
-        is_ours = group.owners.get(place, event.member_id) == event.member_id
-        is_in_time = event.generation == current.epoch or held.get(place, event.generation + 1) <= event.generation
-        if current.epoch != AWAY_EPOCH and is_ours and is_in_time and event.generation <= current.epoch:
+    for row in message.offsets:
+        place = Place(row.topic_id, row.topic, row.partition)
+        is_ours = group.owners.get(place, message.member_id) == message.member_id
+        is_in_time = (
+            message.generation_id == current.epoch
+            or held.get(place, message.generation_id + 1) <= message.generation_id
+        )
+        if current.epoch != AWAY_EPOCH and is_ours and is_in_time and message.generation_id <= current.epoch:
             continue
         return StaleMemberEpoch(
-            f"Member {event.member_id!r} of group {group.name!r} is in epoch {current.epoch}, and {topic}-{partition} "
-            f"may belong to another member since epoch {event.generation}; its records are read again from the last "
-            "commit.",
+            f"Member {message.member_id!r} of group {group.name!r} is in epoch {current.epoch}, and {row.topic}-"
+            f"{row.partition} may belong to another member since epoch {message.generation_id}; its records are read "
+            "again from the last commit.",
             epoch=current.epoch,
         )
     return None
 
 
-def fetch_error(group: ConsumerGroup, event: OffsetFetchReceived) -> RaylogError | None:
+def fetch_error(group: ConsumerGroup, message: OffsetFetchRequest) -> RaylogError | None:
     """Return the error for a member that fetches offsets in an epoch that is not its own, or None."""
-    if event.member_epoch < 0:
+    if message.member_epoch < 0:
         return None
-    error = member_error(group, event.member_id, None)
-    epoch = group.current(event.member_id).epoch
-    if error is None and epoch != event.member_epoch:
+    error = member_error(group, message.member_id, None)
+    epoch = group.current(message.member_id).epoch
+    if error is None and epoch != message.member_epoch:
         error = StaleMemberEpoch(
-            f"Member {event.member_id!r} of group {group.name!r} is in epoch {epoch}, not {event.member_epoch}; "
+            f"Member {message.member_id!r} of group {group.name!r} is in epoch {epoch}, not {message.member_epoch}; "
             "try again after its next heartbeat.",
             epoch=epoch,
         )

@@ -34,9 +34,11 @@ from raylog.core.groups.consumer.records import (
     TargetChanged,
     TopicFacts,
     grouped,
+    places_of,
 )
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import MemberHeartbeatReceived
+from raylog.core.received import Received
+from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
 
 Known = Mapping[str, TopicFacts]
 """The topics that are known to exist."""
@@ -44,16 +46,16 @@ Known = Mapping[str, TopicFacts]
 # ---------------------------------------------------------------- which sender may speak
 
 
-def join_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
+def join_error(group: ConsumerGroup, message: ConsumerGroupHeartbeatRequest) -> RaylogError | None:
     """Return the error for a member that joins under an instance id that another process uses, or None."""
-    holder = None if event.instance_id is None else group.static.get(event.instance_id)
-    if holder is None or holder == event.member_id or group.current(holder).epoch == AWAY_EPOCH:
+    holder = None if message.group_instance_id is None else group.static.get(message.group_instance_id)
+    if holder is None or holder == message.member_id or group.current(holder).epoch == AWAY_EPOCH:
         return None
     return UnreleasedInstanceId(
-        f"Another process is in group {group.name!r} as {event.instance_id!r}; end it, or wait until its session "
-        "ends, or give this consumer its own group_instance_id.",
+        f"Another process is in group {group.name!r} as {message.group_instance_id!r}; end it, or wait until its "
+        "session ends, or give this consumer its own group_instance_id.",
         group=group.name,
-        instance_id=event.instance_id,
+        instance_id=message.group_instance_id,
     )
 
 
@@ -75,26 +77,26 @@ def member_error(group: ConsumerGroup, member_id: str, instance_id: str | None) 
     return None
 
 
-def epoch_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogError | None:
+def epoch_error(group: ConsumerGroup, message: ConsumerGroupHeartbeatRequest) -> RaylogError | None:
     """Return the error for a heartbeat in another epoch than the member's, or None.
 
     The previous epoch is accepted if the member holds no more than its current assignment: the answer with the new
     epoch may have been lost.
     """
-    current = group.current(event.member_id)
-    if event.member_epoch == current.epoch:
+    current = group.current(message.member_id)
+    if message.member_epoch == current.epoch:
         return None
-    held = None if event.owned is None else {Place(*each) for each in event.owned}
+    held = places_of(message.owned)
     lost_answer = (
-        event.member_epoch == current.previous_epoch
+        message.member_epoch == current.previous_epoch
         and held is not None
         and held <= {*current.assigned, *current.revoking}
     )
     if lost_answer and current.epoch != AWAY_EPOCH:
         return None
     return FencedMemberEpoch(
-        f"Member {event.member_id!r} of group {group.name!r} is in epoch {current.epoch}, not {event.member_epoch}; "
-        "join again.",
+        f"Member {message.member_id!r} of group {group.name!r} is in epoch {current.epoch}, not "
+        f"{message.member_epoch}; join again.",
         epoch=current.epoch,
     )
 
@@ -102,46 +104,51 @@ def epoch_error(group: ConsumerGroup, event: MemberHeartbeatReceived) -> RaylogE
 # ---------------------------------------------------------------- a heartbeat
 
 
-def take_in(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> bool:
+def take_in(group: ConsumerGroup, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision) -> bool:
     """Note what a valid heartbeat states about its member; return whether the group's target has to change."""
-    holder = None if event.instance_id is None else group.static.get(event.instance_id)
-    if event.member_epoch == 0 and holder is not None and holder != event.member_id:
-        _replace_static(group, holder, event, decision)
-    known = group.members.get(event.member_id)
-    topics = tuple(sorted(set(event.topics))) if event.topics is not None else known.topics if known else ()
-    assignor = event.assignor if event.assignor is not None else known.assignor if known else ""
+    message = event.message
+    holder = None if message.group_instance_id is None else group.static.get(message.group_instance_id)
+    if message.member_epoch == 0 and holder is not None and holder != message.member_id:
+        _replace_static(group, holder, message, decision)
+    known = group.members.get(message.member_id)
+    topics = known.topics if known else ()
+    if message.subscribed_topics is not None:
+        topics = tuple(sorted(set(message.subscribed_topics)))
+    assignor = message.server_assignor if message.server_assignor is not None else known.assignor if known else ""
     member = MemberChanged(
         group=group.name,
-        member_id=event.member_id,
-        instance_id=known.instance_id if known else event.instance_id,
-        client_id=event.client_id,
-        session_timeout_ms=event.session_timeout_ms,
-        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        member_id=message.member_id,
+        instance_id=known.instance_id if known else message.group_instance_id,
+        client_id=message.client_id,
+        session_timeout_ms=message.session_timeout_ms,
+        rebalance_timeout_ms=message.rebalance_timeout_ms,
         topics=topics,
         assignor=assignor,
-        client_host=event.client_host or (known.client_host if known else ""),
+        client_host=event.sender.host or (known.client_host if known else ""),
     )
     if known != member:
         decision.write(member)
-    session = group.sessions.get(event.member_id)
+    session = group.sessions.get(message.member_id)
     if session is None:
-        session = group.sessions[event.member_id] = Session(0)
-    session.sequence, session.knows_epoch = event.sequence, event.member_epoch
-    session.deadline_ms = event.now_ms + event.session_timeout_ms
+        session = group.sessions[message.member_id] = Session(0)
+    session.sequence, session.knows_epoch = message.sequence, message.member_epoch
+    session.deadline_ms = event.now_ms + message.session_timeout_ms
     unpark(session, decision)
     return known is None or (known.topics, known.assignor) != (topics, assignor)
 
 
-def _replace_static(group: ConsumerGroup, old_id: str, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+def _replace_static(
+    group: ConsumerGroup, old_id: str, message: ConsumerGroupHeartbeatRequest, decision: GroupDecision
+) -> None:
     """Give the place of a static member to its new process, before its partitions can be reassigned.
 
     The old member's rows are deleted first: a crash in between may leave partitions without an owner, never with two.
     """
     old, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
     remove(group, old_id, decision)
-    decision.write(replace(old, member_id=event.member_id))
-    decision.write(TargetChanged(group=group.name, member_id=event.member_id, partitions=target))
-    decision.write(replace(current, member_id=event.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS))
+    decision.write(replace(old, member_id=message.member_id))
+    decision.write(TargetChanged(group=group.name, member_id=message.member_id, partitions=target))
+    decision.write(replace(current, member_id=message.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS))
 
 
 def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision) -> bool:
@@ -174,15 +181,19 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
     return not held <= {*following.assigned, *following.revoking}
 
 
-def answer_or_park(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+def answer_or_park(
+    group: ConsumerGroup, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision
+) -> None:
     """Answer a heartbeat if there is news for its member or it does not wait; park it otherwise."""
-    current, session = group.current(event.member_id), group.sessions[event.member_id]
+    message = event.message
+    current, session = group.current(message.member_id), group.sessions[message.member_id]
     assigned = frozenset(current.assigned)
-    differs = event.owned is not None and {Place(*each) for each in event.owned} != assigned
+    owned = places_of(message.owned)
+    differs = owned is not None and owned != assigned
     session.parked = event.request
-    session.parked_until_ms = event.now_ms + min(event.max_wait_ms, event.session_timeout_ms)
-    if differs or event.max_wait_ms <= 0 or has_news(group, event.member_id):
-        answer(group, event.member_id, decision, whole=differs or event.member_epoch == 0)
+    session.parked_until_ms = event.now_ms + min(message.max_wait_ms, message.session_timeout_ms)
+    if differs or message.max_wait_ms <= 0 or has_news(group, message.member_id):
+        answer(group, message.member_id, decision, whole=differs or message.member_epoch == 0)
 
 
 def has_news(group: ConsumerGroup, member_id: str) -> bool:
@@ -217,11 +228,12 @@ def unpark(session: Session, decision: GroupDecision) -> None:
 # ---------------------------------------------------------------- leaving
 
 
-def leave(group: ConsumerGroup, event: MemberHeartbeatReceived, decision: GroupDecision) -> bool:
+def leave(group: ConsumerGroup, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision) -> bool:
     """Take a member's last heartbeat; return whether the group's target has to change."""
-    member_id = event.member_id
-    decision.reply(event.request, [member_id, event.member_epoch, None])
-    if event.member_epoch == LEAVE_EPOCH or group.members[member_id].instance_id is None:
+    message = event.message
+    member_id = message.member_id
+    decision.reply(event.request, [member_id, message.member_epoch, None])
+    if message.member_epoch == LEAVE_EPOCH or group.members[member_id].instance_id is None:
         remove(group, member_id, decision)
         return True
     current = group.current(member_id)

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from raylog.core.groups.fields import as_int, as_list, as_str
+from raylog.protocol.groups import TopicPartitions
 
 EPOCHS_KIND: Final = "consumer_group"
 MEMBER_KIND: Final = "consumer_member"
@@ -177,6 +178,13 @@ def grouped(partitions: Iterable[Place]) -> list[tuple[str, str, list[int]]]:
     for topic_id, topic, partition in sorted(partitions):
         found.setdefault((topic_id, topic), []).append(partition)
     return [(*topic, numbers) for topic, numbers in found.items()]
+
+
+def places_of(rows: Sequence[TopicPartitions] | None) -> frozenset[Place] | None:
+    """Return the partitions of a request's rows; None where it has none."""
+    if rows is None:
+        return None
+    return frozenset(Place(row.topic_id, row.topic, number) for row in rows for number in row.partitions)
 
 
 def consumer_record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> ConsumerRecord:

@@ -41,7 +41,7 @@ CONSUMER_BUGS = (
         "CL4",
         heartbeats,
         "epoch_error",
-        "event.member_epoch == current.previous_epoch",
+        "message.member_epoch == current.previous_epoch",
         "False",
     ),
     _bug(

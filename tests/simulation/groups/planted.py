@@ -386,7 +386,7 @@ GROUP_BUGS = (
         "I15",
         resets,
         "_outdated",
-        Edit("if event.generation not in (-1, use.generation):", "if False:"),
+        Edit("if message.generation_id not in (-1, use.generation):", "if False:"),
         seeds=200,
     ),
     _bug(
@@ -394,7 +394,7 @@ GROUP_BUGS = (
         "I15",
         resets,
         "_outdated",
-        Edit("if planned_from not in (ANY, offset) and", "if False and"),
+        Edit("if planned.planned_from not in (ANY, offset) and", "if False and"),
     ),
     _bug("a reset skips its last partition", "I15", resets, "reset", Edit("for row in rows:", "for row in rows[:-1]:")),
     _bug(

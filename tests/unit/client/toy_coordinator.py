@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from typing import Any
 
-from raylog.actors.groups.requests import event_for
+from raylog.actors.received import received
 from raylog.base import errors
 from raylog.base.ids import TopicPartition
 from raylog.client.group.embedded_protocol import decode_assignment
@@ -22,6 +22,7 @@ from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_fro
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import ConsumerGroupState, GroupState
 from raylog.core.outbox import Outbox
+from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.rpc import Request, RequestConnection
 from raylog.rpc.framing import decode_args
 from tests.unit.client.toy_server import ToyCluster, ToyEndpoint, _abort_all
@@ -163,7 +164,7 @@ class ToyCoordinator:
         number = self._numbers
         self._requests[number] = request
         request.connection.on_close(lambda _: self._dropped(number))
-        self._step(event_for(request, number, self._now_ms()))
+        self._step(received(GROUP_COORDINATOR, request, number, self._now_ms()))
 
     def _dropped(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:

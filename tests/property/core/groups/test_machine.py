@@ -102,7 +102,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         # The session outlives a round, so that a static member can be away for one.
         client.waiting = self.groups.join(
             client.member_id,
-            instance_id=client.instance_id,
+            group_instance_id=client.instance_id,
             protocols=[("range", metadata)],
             session_ms=30_000,
             rebalance_ms=15_000,
@@ -118,7 +118,9 @@ class CoordinatorLaws(RuleBasedStateMachine):
                 peer = client.peers[partition % len(client.peers)]
                 plan[peer] = plan.get(peer, b"") + bytes([partition])
         client.purpose = "sync"
-        client.waiting = self.groups.sync(client.member_id, client.generation, plan, instance_id=client.instance_id)
+        client.waiting = self.groups.sync(
+            client.member_id, client.generation, plan, group_instance_id=client.instance_id
+        )
         self.collect()
 
     @rule(places=st.sets(PLACES, min_size=1))
@@ -156,7 +158,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
     @rule(place=PLACES)
     def heartbeat(self, place: int) -> None:
         client = self.clients[place]
-        request = self.groups.heartbeat(client.member_id, client.generation, instance_id=client.instance_id)
+        request = self.groups.heartbeat(client.member_id, client.generation, group_instance_id=client.instance_id)
         if self.groups.code(request) == 0:
             assert client.generation == self.written_generation(), "only the current generation may go on"
 

@@ -50,14 +50,14 @@ PENDING_BUGS = (
         "I13",
         pending,
         "end",
-        Edit("known is None or event.producer_epoch > known", "known is None or event.producer_epoch >= known"),
+        Edit("known is None or message.producer_epoch > known", "known is None or message.producer_epoch >= known"),
     ),
     _bug(
         "offsets are accepted after the end of their transaction",
         "I12 I13",
         pending,
         "_commit_error",
-        Edit("if known.producer_epoch > event.producer_epoch:", "if False:"),
+        Edit("if known.producer_epoch > message.producer_epoch:", "if False:"),
     ),
     _bug(
         "offsets of a transaction take effect before its end",
@@ -66,7 +66,7 @@ PENDING_BUGS = (
         "txn_commit",
         Edit(
             "taken.append(item)",
-            "taken.append(item)\n            decision.write(_committed(event.group, item, decision.wall_ms))",
+            "taken.append(item)\n            decision.write(_committed(message.group_id, item, decision.wall_ms))",
         ),
     ),
     _bug(
@@ -74,14 +74,14 @@ PENDING_BUGS = (
         "I13",
         pending,
         "end",
-        Edit("known is not None and event.committed", "known is not None"),
+        Edit("known is not None and message.committed", "known is not None"),
     ),
     _bug(
         "offsets of a committed transaction are forgotten",
         "I13",
         pending,
         "end",
-        Edit("known is not None and event.committed", "False"),
+        Edit("known is not None and message.committed", "False"),
     ),
     _bug("stable offsets do not wait", "I13", pending, "is_unstable", lambda *_: False),
     _bug(

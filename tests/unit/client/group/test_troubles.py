@@ -23,7 +23,9 @@ from raylog.client.consumer.sessions import consumer_session
 from raylog.client.consumer.sessions.group_session import GroupSession
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.events import OffsetCommitReceived, Tick
+from raylog.core.groups.events import Tick
+from raylog.core.received import Received
+from raylog.protocol.groups import OffsetCommitRequest
 from raylog.rpc import Request, connect
 from tests.unit.client.consumer_support import Member, fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
@@ -108,12 +110,12 @@ def test_a_commit_that_waited_belongs_to_the_generation_of_its_call(
 ) -> None:
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
-    held: list[OffsetCommitReceived] = []
+    held: list[Received[Any]] = []
     normal = CoordinatorMachine.step
     is_holding = threading.Event()
 
     def hold(machine: CoordinatorMachine, event: Any) -> Any:
-        if isinstance(event, OffsetCommitReceived) and is_holding.is_set():
+        if isinstance(event, Received) and isinstance(event.message, OffsetCommitRequest) and is_holding.is_set():
             is_holding.clear()
             held.append(event)  # the first commit is slow: it is answered when the test lets it
             return normal(machine, Tick(cause="tick", now_ms=event.now_ms))

@@ -33,6 +33,7 @@ from raylog.core.groups.committed.pending import PendingStore
 from raylog.core.groups.consumer import commits
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
+from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, MemberChanged, TargetChanged
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     Effect,
@@ -46,16 +47,7 @@ from raylog.core.groups.events import (
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.records import (
-    GroupChanged,
-    GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
-    Record,
-    TxnForgotten,
-    TxnOffsets,
-    record_from_wire,
-)
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import use_of
@@ -77,6 +69,7 @@ from raylog.protocol.groups import (
     SyncGroupRequest,
     TxnOffsetCommitRequest,
 )
+from raylog.protocol.rows import Row, Tombstone
 
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
@@ -129,10 +122,10 @@ class CoordinatorMachine:
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
         """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
 
-        Raises ValueError or TypeError for a record that this release cannot read.
+        Raises :class:`UnreadableRow` for a record that this release cannot read.
         """
         require(not self._loaded, "records are replayed before the coordinator serves")
-        self._apply(record_from_wire(key, value))
+        self._apply(GROUP_ROWS.read(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
         """Start serving, once the log is read to its end. Members of loaded groups get a fresh session timeout.
@@ -183,12 +176,12 @@ class CoordinatorMachine:
         self._loaded = False
         return decision.finish()
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, record: Row | Tombstone) -> None:
         """Apply a record: the only mutator of hard state, for live traffic and replay alike."""
         match record:
-            case OffsetCommitted() | OffsetDeleted():
+            case OffsetCommitted():
                 self._offsets.apply(record)
-            case TxnOffsets() | TxnForgotten():
+            case TxnOffsets():
                 self._pending.apply(record)
             case GroupChanged():
                 group = self._groups.setdefault(record.group, Group(record.group))
@@ -196,12 +189,22 @@ class CoordinatorMachine:
                     group.adopt(record)
                 else:
                     group.replay(record)
-            case GroupDeleted():
-                deleted = self._groups.pop(record.group, None)
-                if deleted is not None:
-                    deleted.move(GroupState.DEAD)
-            case _:
+            case EpochsChanged() | MemberChanged() | TargetChanged() | CurrentChanged():
                 self._consumers.apply(record)
+            case Tombstone():
+                self._apply_tombstone(record)
+
+    def _apply_tombstone(self, record: Tombstone) -> None:
+        if record.kind is OffsetCommitted:
+            self._offsets.apply(record)
+        elif record.kind is TxnOffsets:
+            self._pending.apply(record)
+        elif record.kind is GroupChanged:
+            deleted = self._groups.pop(str(record.key[0]), None)
+            if deleted is not None:
+                deleted.move(GroupState.DEAD)
+        else:
+            self._consumers.apply(record)
 
     # ------------------------------------------------------------ step
 
@@ -358,7 +361,7 @@ class CoordinatorMachine:
             return
         if classic is not None:  # it has no members: it becomes a group of the consumer protocol, and keeps its offsets
             if classic.image is not None:
-                decision.write(GroupDeleted(group=message.group_id))
+                decision.write(Tombstone(GroupChanged, (message.group_id,)))
             self._groups.pop(message.group_id, None)
         self._consumers.heartbeat(event, decision)
 
@@ -444,11 +447,11 @@ class CoordinatorMachine:
             )
             return
         for committed in self._offsets.of(group.name):
-            decision.write(OffsetDeleted(key=committed.key))
+            decision.write(Tombstone(OffsetCommitted, committed.key))
         if isinstance(group, ConsumerGroup):
             self._consumers.delete(group.name, decision)
         else:
-            decision.write(GroupDeleted(group=group.name))
+            decision.write(Tombstone(GroupChanged, (group.name,)))
         decision.reply(event.request, [])
 
     def _description(self, group: Group | ConsumerGroup, event: Received[DescribeGroupRequest]) -> dict[str, object]:
@@ -493,19 +496,19 @@ class CoordinatorMachine:
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
-                decision.write(OffsetDeleted(key=key))
+                decision.write(Tombstone(OffsetCommitted, key))
             if self._has_offsets(name) or not use_of(group).is_empty:
                 continue
             if isinstance(group, ConsumerGroup):
                 self._consumers.delete(name, decision)
             elif not group.pending:
-                decision.write(GroupDeleted(group=name))
+                decision.write(Tombstone(GroupChanged, (name,)))
         for name in self._pending.groups():
             for forgotten in pending.expired(self._pending, name, decision.wall_ms, self._settings):
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
-                decision.write(TxnForgotten(key=forgotten))
+                decision.write(Tombstone(TxnOffsets, forgotten))
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
         """Propose to end if nothing is left to do. What has expired is deleted first; the next coordinator goes on."""

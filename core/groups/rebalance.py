@@ -9,7 +9,6 @@ carries the assignments, which are written before members receive them (Stable).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from raylog.base.errors import (
     FencedInstanceId,
@@ -24,8 +23,8 @@ from raylog.base.errors import (
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import RequestId
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.group import Group, Member, Protocols
-from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.group import Group, Member
+from raylog.core.groups.records import GroupChanged, Protocols
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.received import Received
@@ -46,7 +45,7 @@ def join(group: Group, event: Received[JoinGroupRequest], decision: GroupDecisio
     """
     message = event.message
     settings = decision.settings
-    protocols = tuple((each.name, bytes(each.metadata)) for each in message.protocols)
+    protocols = tuple(message.protocols)
     replaced = group.static.get(message.group_instance_id) if message.group_instance_id is not None else None
     if _is_full(group, message, replaced, settings):
         decision.refuse(
@@ -217,7 +216,7 @@ def _replace_static(
         return
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
-    decision.write(replace(image, leader=leader, members=members, changed_ms=decision.wall_ms))
+    decision.write(image.changed(leader=leader, members=members, changed_ms=decision.wall_ms))
     member.restart_session(event.now_ms)
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 
@@ -346,7 +345,7 @@ def sync(group: Group, event: Received[SyncGroupRequest], decision: GroupDecisio
             generation=group.generation,
             state=GroupState.STABLE,
             protocol=group.protocol,
-            assignments={row.member_id: bytes(row.assignment) for row in message.assignments},
+            assignments={row.member_id: row.assignment for row in message.assignments},
         )
         error = _too_large(group, row_bytes(*assigned.to_wire()), decision.settings)
         if error is not None:

@@ -24,17 +24,19 @@ from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.figures import OffsetFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
+from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
 from raylog.core.received import Received
 from raylog.protocol.groups import (
+    OffsetCommitPartition,
     OffsetCommitRequest,
     OffsetDeleteRequest,
     OffsetFetchPartition,
     TxnOffsetCommitRequest,
 )
+from raylog.protocol.rows import Tombstone
 
 _NO_OFFSETS: Final[dict[OffsetKey, OffsetCommitted]] = {}
 
@@ -48,9 +50,9 @@ class OffsetStore:
         self._notes_bytes: dict[str, int] = {}
         """Bytes of notes (commit metadata) by group, of groups that have any."""
 
-    def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
+    def apply(self, record: OffsetCommitted | Tombstone) -> None:
         """Store or delete one offset: the only mutator, for live traffic and replay alike."""
-        key = record.key
+        key = OffsetKey(*record.key)
         held = self._by_group.get(key.group)
         self._count_notes(key.group, None if held is None else held.get(key), record)
         if isinstance(record, OffsetCommitted):
@@ -62,7 +64,7 @@ class OffsetStore:
             if not held:
                 del self._by_group[key.group]
 
-    def _count_notes(self, group: str, before: OffsetCommitted | None, after: OffsetCommitted | OffsetDeleted) -> None:
+    def _count_notes(self, group: str, before: OffsetCommitted | None, after: OffsetCommitted | Tombstone) -> None:
         more = _note_bytes(after) - _note_bytes(before)
         if more:
             self._notes_bytes[group] = self._notes_bytes.get(group, 0) + more
@@ -137,13 +139,7 @@ def commit(store: OffsetStore, event: Received[OffsetCommitRequest], decision: G
     rows: list[list[object]] = []
     keys: list[OffsetKey] = []
     for row in event.message.offsets:
-        committed = OffsetCommitted(
-            key=OffsetKey(event.message.group_id, row.topic_id, row.topic, row.partition),
-            offset=row.committed_offset,
-            leader_epoch=row.committed_leader_epoch,
-            metadata=row.committed_metadata,
-            committed_ms=decision.wall_ms,
-        )
+        committed = committed_row(event.message.group_id, row, decision.wall_ms)
         code = row_error(committed, decision.settings) or room_error(store, committed, decision.settings)
         if code == 0:
             decision.write(committed)
@@ -151,6 +147,12 @@ def commit(store: OffsetStore, event: Received[OffsetCommitRequest], decision: G
         rows.append([row.topic, row.partition, code])
     decision.reply_rows(event.request, rows)
     return keys
+
+
+def committed_row(group: str, row: OffsetCommitPartition, wall_ms: int) -> OffsetCommitted:
+    """Return the row of an offset that a group commits at this time of day."""
+    position = row.committed_offset, row.committed_leader_epoch, row.committed_metadata
+    return OffsetCommitted(group, row.topic_id, row.topic, row.partition, *position, wall_ms)
 
 
 def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
@@ -178,7 +180,7 @@ def room_error(store: OffsetStore, committed: OffsetCommitted, settings: GroupSe
     return 0
 
 
-def _note_bytes(record: OffsetCommitted | OffsetDeleted | None) -> int:
+def _note_bytes(record: OffsetCommitted | Tombstone | None) -> int:
     return len(record.metadata.encode()) if isinstance(record, OffsetCommitted) and record.metadata else 0
 
 
@@ -240,7 +242,7 @@ def delete(
         elif key in pending:
             code = UnstableOffsetCommit.code
         elif store.get(key) is not None:
-            decision.write(OffsetDeleted(key=key))
+            decision.write(Tombstone(OffsetCommitted, key))
         rows.append([row.topic, row.partition, code])
     decision.reply_proved(event.request, rows)
 

@@ -9,7 +9,6 @@ the log's records. Called by ``coordinator.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from raylog.base.errors import (
@@ -21,9 +20,9 @@ from raylog.base.errors import (
     TransactionCoordinatorFenced,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.committed.offsets import OffsetStore, room_error, row_error
+from raylog.core.groups.committed.offsets import OffsetStore, committed_row, room_error, row_error
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.records import OffsetCommitted, OffsetKey, PendingOffset, TxnForgotten, TxnKey, TxnOffsets
+from raylog.core.groups.records import OffsetKey, TxnKey, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.received import Received
 from raylog.protocol.groups import (
@@ -32,6 +31,7 @@ from raylog.protocol.groups import (
     OffsetFetchPartition,
     TxnOffsetCommitRequest,
 )
+from raylog.protocol.rows import Tombstone, wire_of
 
 _NO_PRODUCERS: Final[dict[int, TxnOffsets]] = {}
 
@@ -47,9 +47,9 @@ class PendingStore:
         self._by_group: dict[str, dict[int, TxnOffsets]] = {}
         self._open: dict[str, set[int]] = {}
 
-    def apply(self, record: TxnOffsets | TxnForgotten) -> None:
+    def apply(self, record: TxnOffsets | Tombstone) -> None:
         """Store or delete one row: the only mutator, for live traffic and replay alike."""
-        group, producer_id = record.key
+        group, producer_id = TxnKey(*record.key)
         if isinstance(record, TxnOffsets):
             self._by_group.setdefault(group, {})[producer_id] = record
             is_open = bool(record.offsets)
@@ -112,22 +112,22 @@ def txn_commit(
         return
     key = TxnKey(message.group_id, message.producer_id)
     known = store.get(key)
-    pending: dict[tuple[str, str, int], PendingOffset] = {}
+    pending: dict[OffsetKey, OffsetCommitPartition] = {}
     if known is not None:
-        pending = {item[:3]: item for item in known.offsets}
+        pending = {_key(message.group_id, item): item for item in known.offsets}
     rows: list[list[object]] = []
-    taken: list[PendingOffset] = []
-    for item in map(_pending_offset, message.offsets):
-        offset = _committed(message.group_id, item, decision.wall_ms)
+    taken: list[OffsetCommitPartition] = []
+    for item in message.offsets:
+        offset = committed_row(message.group_id, item, decision.wall_ms)
         code = row_error(offset, decision.settings)
-        if code == 0 and item[:3] not in pending:
+        if code == 0 and offset.key not in pending:
             code = room_error(committed, offset, decision.settings, others=len(pending))
         if code == 0:
             taken.append(item)
-            pending[item[:3]] = item
-        rows.append([item[1], item[2], code])
+            pending[offset.key] = item
+        rows.append([item.topic, item.partition, code])
     row = TxnOffsets(
-        key=key,
+        *key,
         producer_epoch=message.producer_epoch,
         coordinator_epoch=-1 if known is None else known.coordinator_epoch,
         offsets=tuple(pending.values()),
@@ -198,10 +198,10 @@ def end(store: PendingStore, event: Received[EndTxnOffsetsRequest], decision: Gr
     if known is None or message.producer_epoch > known.producer_epoch:
         if known is not None and message.committed:
             for item in known.offsets:
-                decision.write(_committed(message.group_id, item, decision.wall_ms))
+                decision.write(committed_row(message.group_id, item, decision.wall_ms))
         decision.write(
             TxnOffsets(
-                key=key,
+                *key,
                 producer_epoch=message.producer_epoch,
                 coordinator_epoch=max(message.coordinator_epoch, -1 if known is None else known.coordinator_epoch),
                 offsets=(),
@@ -219,7 +219,7 @@ def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decisi
     for row in store.open_of(group):
         left = tuple(item for item in row.offsets if _key(group, item) not in later)
         if len(left) < len(row.offsets):
-            decision.write(replace(row, offsets=left, changed_ms=decision.wall_ms))
+            decision.write(row.changed(offsets=left, changed_ms=decision.wall_ms))
 
 
 def is_unstable(store: PendingStore, group: str, partitions: Sequence[OffsetFetchPartition] | None) -> bool:
@@ -239,10 +239,10 @@ def described(
     ``sees``: whether the sender may see a partition; None = all.
     """
     return [
-        [row.key.producer_id, row.producer_epoch, *item]
+        [row.producer_id, row.producer_epoch, *wire_of(item)]
         for row in store.open_of(group)
-        for item in sorted(row.offsets)
-        if sees is None or sees(group, *item[:3])
+        for item in sorted(row.offsets, key=wire_of)
+        if sees is None or sees(*_key(group, item))
     ]
 
 
@@ -257,17 +257,5 @@ def expired(store: PendingStore, group: str, wall_ms: int, settings: GroupSettin
     ]
 
 
-def _pending_offset(row: OffsetCommitPartition) -> PendingOffset:
-    position = row.committed_offset, row.committed_leader_epoch, row.committed_metadata
-    return row.topic_id, row.topic, row.partition, *position
-
-
-def _key(group: str, item: PendingOffset) -> OffsetKey:
-    return OffsetKey(group, *item[:3])
-
-
-def _committed(group: str, item: PendingOffset, wall_ms: int) -> OffsetCommitted:
-    _, _, _, offset, leader_epoch, metadata = item
-    return OffsetCommitted(
-        key=_key(group, item), offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=wall_ms
-    )
+def _key(group: str, item: OffsetCommitPartition) -> OffsetKey:
+    return OffsetKey(group, item.topic_id, item.topic, item.partition)

@@ -48,11 +48,7 @@ def reset(
     """
     rows = [
         OffsetCommitted(
-            key=OffsetKey(use.group, row.topic_id, row.topic, row.partition),
-            offset=row.committed_offset,
-            leader_epoch=-1,
-            metadata="",
-            committed_ms=decision.wall_ms,
+            use.group, row.topic_id, row.topic, row.partition, row.committed_offset, -1, "", decision.wall_ms
         )
         for row in event.message.offsets
     ]
@@ -73,7 +69,7 @@ def reset(
 def _unstable(
     use: GroupUse, rows: list[OffsetCommitted], pending: Collection[OffsetKey]
 ) -> UnstableOffsetCommit | None:
-    unstable = [f"{row.key.topic}-{row.key.partition}" for row in rows if row.key in pending]
+    unstable = [f"{row.topic}-{row.partition}" for row in rows if row.key in pending]
     if not unstable:
         return None
     return UnstableOffsetCommit(
@@ -114,7 +110,7 @@ def _illegal(use: GroupUse, rows: list[OffsetCommitted], decision: GroupDecision
     wrong = next((row for row in rows if row_error(row, decision.settings)), None)
     if wrong is not None:
         return InvalidRequest(
-            f"The offset {wrong.offset} of {wrong.key.topic}-{wrong.key.partition} cannot be committed in group "
+            f"The offset {wrong.offset} of {wrong.topic}-{wrong.partition} cannot be committed in group "
             f"{use.group!r}: it has to be 0 or more, and its names have to fit into one record."
         )
     if sum(row_bytes(*row.to_wire()) + ROW_MORE for row in rows) > decision.settings.record_bytes_max:

@@ -28,8 +28,8 @@ from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.records import (
-    ConsumerRecord,
-    EpochsDeleted,
+    ConsumerRow,
+    EpochsChanged,
     MemberState,
     TopicFacts,
     grouped,
@@ -40,6 +40,7 @@ from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.received import Received
 from raylog.protocol.groups import ConsumerGroupHeartbeatRequest, LeavingMember
+from raylog.protocol.rows import Tombstone
 
 NAMES_BYTES_MAX: Final = 4 * 1024
 """Most bytes of a member's ids, its group's name and its host, together."""
@@ -68,14 +69,15 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------ the log
 
-    def apply(self, record: ConsumerRecord) -> None:
+    def apply(self, record: ConsumerRow | Tombstone) -> None:
         """Apply one record: the only mutator of hard state."""
-        group = self._groups.get(record.group)
+        name = str(record.key[0])
+        group = self._groups.get(name)
         if group is None:
-            group = self._groups[record.group] = ConsumerGroup(record.group)
+            group = self._groups[name] = ConsumerGroup(name)
         group.apply(record)
-        if isinstance(record, EpochsDeleted):
-            del self._groups[record.group]
+        if isinstance(record, Tombstone) and record.kind is EpochsChanged:
+            del self._groups[name]
 
     def loaded(self, now_ms: int) -> None:
         """Begin to serve: members go on with fresh sessions, and the facts of topics are those in the log at first."""
@@ -354,7 +356,7 @@ class ConsumerGroups:
 
     def delete(self, name: str, decision: GroupDecision) -> None:
         """Write the tombstone of a group without members."""
-        decision.write(EpochsDeleted(group=name))
+        decision.write(Tombstone(EpochsChanged, (name,)))
 
     def _look_up(self, topics: set[str], decision: GroupDecision) -> None:
         if topics:

@@ -23,22 +23,22 @@ from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup, Session
 from raylog.core.groups.consumer.reconcile import next_current
 from raylog.core.groups.consumer.records import (
-    CURRENT_KIND,
-    MEMBER_KIND,
-    TARGET_KIND,
+    CurrentChanged,
     EpochsChanged,
     MemberChanged,
-    MemberPartDeleted,
     MemberState,
     Place,
+    ReadTopic,
     TargetChanged,
     TopicFacts,
     grouped,
     places_of,
+    target_row,
 )
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.received import Received
 from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
+from raylog.protocol.rows import Row, Tombstone
 
 Known = Mapping[str, TopicFacts]
 """The topics that are known to exist."""
@@ -146,9 +146,10 @@ def _replace_static(
     """
     old, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
     remove(group, old_id, decision)
-    decision.write(replace(old, member_id=message.member_id))
-    decision.write(TargetChanged(group=group.name, member_id=message.member_id, partitions=target))
-    decision.write(replace(current, member_id=message.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS))
+    decision.write(old.changed(member_id=message.member_id))
+    decision.write(target_row(group.name, message.member_id, target))
+    current = replace(current, member_id=message.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS)
+    decision.write(current.row(group.name))
 
 
 def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision) -> bool:
@@ -164,7 +165,7 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
     )
     if following is current:
         return False
-    if row_bytes(*following.to_wire()) > decision.settings.record_bytes_max:
+    if row_bytes(*following.row(group.name).to_wire()) > decision.settings.record_bytes_max:
         # A row has an entry for each topic and epoch: with one epoch it fits. Commits with earlier epochs are refused
         # then, and repeated.
         following = replace(
@@ -172,7 +173,7 @@ def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None,
             assigned=dict.fromkeys(following.assigned, following.epoch),
             revoking=dict.fromkeys(following.revoking, following.epoch),
         )
-    decision.write(following)
+    decision.write(following.row(group.name))
     if following.state is not MemberState.UNREVOKED_PARTITIONS:
         session.revoke_deadline_ms = None
     elif session.revoke_deadline_ms is None or following.revoking.keys() - current.revoking.keys():
@@ -240,9 +241,8 @@ def leave(group: ConsumerGroup, event: Received[ConsumerGroupHeartbeatRequest], 
     session = group.sessions[member_id]
     unpark(session, decision)
     session.revoke_deadline_ms = None
-    decision.write(
-        replace(current, epoch=AWAY_EPOCH, previous_epoch=current.epoch, state=MemberState.STABLE, revoking={})
-    )
+    away = replace(current, epoch=AWAY_EPOCH, previous_epoch=current.epoch, state=MemberState.STABLE, revoking={})
+    decision.write(away.row(group.name))
     return False
 
 
@@ -251,9 +251,14 @@ def remove(group: ConsumerGroup, member_id: str, decision: GroupDecision) -> Non
     session = group.sessions.pop(member_id)
     if session.parked is not None:
         decision.refuse(session.parked, UnknownMemberId(f"Member {member_id!r} was removed; join again."))
-    for kind, held in ((TARGET_KIND, group.targets), (CURRENT_KIND, group.currents), (MEMBER_KIND, group.members)):
+    rows: tuple[tuple[type[Row], Mapping[str, object]], ...] = (
+        (TargetChanged, group.targets),
+        (CurrentChanged, group.currents),
+        (MemberChanged, group.members),
+    )
+    for kind, held in rows:
         if member_id in held:
-            decision.write(MemberPartDeleted(kind=kind, group=group.name, member_id=member_id))
+            decision.write(Tombstone(kind, (group.name, member_id)))
 
 
 # ---------------------------------------------------------------- the target
@@ -273,9 +278,9 @@ def assign(group: ConsumerGroup, known: Known, decision: GroupDecision) -> None:
     assignor = group.assignor()
     for member_id, target in ASSIGNORS[assignor](group.readers(), topics).items():
         if group.targets.get(member_id) != target:
-            decision.write(TargetChanged(group=group.name, member_id=member_id, partitions=target))
+            decision.write(target_row(group.name, member_id, target))
     for member_id in sorted(group.targets.keys() - group.members.keys()):
-        decision.write(MemberPartDeleted(kind=TARGET_KIND, group=group.name, member_id=member_id))
+        decision.write(Tombstone(TargetChanged, (group.name, member_id)))
     _write_epochs(group, decision, epoch=group.epoch, target_epoch=group.epoch, topics=topics, assignor=assignor)
     group.assign_due = False
     group.assign_at_ms = decision.now_ms + decision.settings.assignment_interval_ms
@@ -308,7 +313,7 @@ def _write_epochs(
             epoch=epoch,
             target_epoch=target_epoch,
             assignor=assignor,
-            topics=dict(topics),
+            topics=tuple(ReadTopic(topic, *facts) for topic, facts in sorted(topics.items())),
             changed_ms=decision.wall_ms,
         )
     )

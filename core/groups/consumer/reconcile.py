@@ -10,18 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from raylog.core.groups.consumer.records import CurrentChanged, MemberState, Place
+from raylog.core.groups.consumer.records import Current, MemberState, Place
 
 
 def next_current(
-    current: CurrentChanged,
+    current: Current,
     target: Collection[Place],
     target_epoch: int,
     *,
     owned: Collection[Place] | None,
     owners: Mapping[Place, str],
     shown_epoch: int,
-) -> CurrentChanged:
+) -> Current:
     """Return the member's next current assignment; the same object if nothing changes.
 
     ``owned``: the partitions that its heartbeat lists; None = it lists none, which confirms no revocation. ``owners``:
@@ -39,8 +39,7 @@ def next_current(
     missing = [place for place in target if place not in kept]
     free = [place for place in missing if owners.get(place, current.member_id) == current.member_id]
     state = MemberState.STABLE if len(free) == len(missing) else MemberState.UNRELEASED_PARTITIONS
-    following = CurrentChanged(
-        group=current.group,
+    following = Current(
         member_id=current.member_id,
         epoch=target_epoch,
         previous_epoch=current.previous_epoch if current.epoch == target_epoch else shown_epoch,

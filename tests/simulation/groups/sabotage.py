@@ -24,15 +24,7 @@ from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect
 from raylog.core.groups.group import Group, Member
-from raylog.core.groups.records import (
-    OFFSET_KIND,
-    GroupChanged,
-    GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
-    OffsetKey,
-    Record,
-)
+from raylog.core.groups.records import GroupChanged, OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
@@ -46,6 +38,7 @@ from raylog.protocol.groups import (
     OffsetDeleteRequest,
     SyncGroupRequest,
 )
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
 
@@ -111,7 +104,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
     """The generation restarts from one after a failover."""
 
     def replay(self: Group, image: GroupChanged) -> None:
-        original(self, replace(image, generation=1))
+        original(self, image.changed(generation=1))
 
     return replay
 
@@ -226,7 +219,7 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
         member = group.rename(old_id, new_id)
         rebalance._update(member, event, protocols)
         rows = tuple(group.renamed_rows(old_id, member))
-        decision.write(replace(group.image, leader=group.leader, members=rows, changed_ms=decision.wall_ms))
+        decision.write(group.image.changed(leader=group.leader, members=rows, changed_ms=decision.wall_ms))
         member.sync_due = True
         member.restart_session(event.now_ms)
         decision.reply(event.request, rebalance._join_reply(group, member))
@@ -337,7 +330,7 @@ def delete_the_group_alone(
 ) -> None:
     """The offsets of a deleted group are kept."""
     if self._named_group(event, decision) is not None:
-        decision.write(GroupDeleted(group=event.message.group_id))
+        decision.write(Tombstone(GroupChanged, (event.message.group_id,)))
         decision.reply(event.request, [])
 
 
@@ -345,8 +338,8 @@ def delete_at_once(self: CoordinatorMachine, event: Received[DeleteGroupRequest]
     """The group's members are ignored."""
     if self._named_group(event, decision) is not None:
         for committed in self._offsets.of(event.message.group_id):
-            decision.write(OffsetDeleted(key=committed.key))
-        decision.write(GroupDeleted(group=event.message.group_id))
+            decision.write(Tombstone(OffsetCommitted, committed.key))
+        decision.write(Tombstone(GroupChanged, (event.message.group_id,)))
         decision.reply(event.request, [])
 
 
@@ -364,7 +357,9 @@ def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
     """The notes beside offsets do not survive a failover."""
 
     def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
-        original(self, key, [*value[:3], "", *value[4:]] if key[0] == OFFSET_KIND and value is not None else value)
+        original(
+            self, key, [*value[:3], "", *value[4:]] if key[0] == OffsetCommitted.KIND and value is not None else value
+        )
 
     return replay
 
@@ -374,15 +369,15 @@ def delete_all_offsets(
 ) -> None:
     """A deletion of some offsets deletes all of the group."""
     for committed in store.of(use.group):
-        decision.write(OffsetDeleted(key=committed.key))
+        decision.write(Tombstone(OffsetCommitted, committed.key))
     decision.reply(event.request, [[row.topic, row.partition, 0] for row in event.message.partitions])
 
 
 def keep_empty_groups(original: Callable[..., None]) -> Callable[..., None]:
     """A group without members and offsets is kept for good."""
 
-    def write(self: GroupDecision, record: Record) -> None:
-        if not (isinstance(record, GroupDeleted) and self.cause == "tick"):
+    def write(self: GroupDecision, record: Row | Tombstone) -> None:
+        if not (isinstance(record, Tombstone) and record.kind is GroupChanged and self.cause == "tick"):
             original(self, record)
 
     return write

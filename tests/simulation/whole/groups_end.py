@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.groups.consumer.records import EpochsDeleted
+from raylog.core.groups.consumer.records import EpochsChanged
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.records import GroupDeleted
+from raylog.core.groups.records import GroupChanged
+from raylog.protocol.rows import Tombstone
 from tests.simulation.whole.books import Books
 
 
@@ -21,7 +22,7 @@ def watch_groups(books: Books) -> None:
     def noted(machine: CoordinatorMachine, decision: GroupDecision) -> None:
         expire(machine, decision)
         for record in decision.records:
-            if isinstance(record, GroupDeleted | EpochsDeleted):
-                books.group_ended(record.group)
+            if isinstance(record, Tombstone) and record.kind in (GroupChanged, EpochsChanged):
+                books.group_ended(str(record.key[0]))
 
     CoordinatorMachine._expire = noted  # type: ignore[assignment, method-assign]

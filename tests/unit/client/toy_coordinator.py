@@ -18,7 +18,7 @@ from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
-from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import ConsumerGroupState, GroupState
 from raylog.core.outbox import Outbox
@@ -109,7 +109,7 @@ class ToyCoordinator:
             owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
             return owners if consumers.state == ConsumerGroupState.STABLE.value else {}
         for key, value in reversed(self.log):
-            record = record_from_wire(key, value)
+            record = GROUP_ROWS.read(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return _owners(record) if record.state is GroupState.STABLE else {}
         return {}
@@ -125,7 +125,7 @@ class ToyCoordinator:
         if consumers is not None:
             return len(consumers.members) if consumers.state == ConsumerGroupState.STABLE.value else 0
         for key, value in reversed(self.log):
-            record = record_from_wire(key, value)
+            record = GROUP_ROWS.read(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return len(record.members) if record.state is GroupState.STABLE else 0
         return 0
@@ -191,7 +191,7 @@ class ToyCoordinator:
 
     def _append(self, key: list[Any], value: list[Any] | None) -> None:
         self.log.append((key, value))
-        record = record_from_wire(key, value)
+        record = GROUP_ROWS.read(key, value)
         if isinstance(record, OffsetCommitted):
             self.commits.append(record)
         elif isinstance(record, GroupChanged):

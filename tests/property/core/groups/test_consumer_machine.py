@@ -25,19 +25,18 @@ from raylog.core.groups.consumer import heartbeats, reconcile
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.groups.consumer.records import (
-    MEMBER_KIND,
     CurrentChanged,
     EpochsChanged,
-    EpochsDeleted,
-    MemberPartDeleted,
+    MemberChanged,
     Place,
     grouped,
 )
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import TopicsSeen
-from raylog.core.groups.records import record_from_wire
+from raylog.core.groups.records import GROUP_ROWS
 from raylog.core.received import Received
 from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
+from raylog.protocol.rows import Tombstone
 from tests.simulation.planted.bugs import Edit
 from tests.unit.core.groups.context import GROUP, Groups, message_of
 
@@ -162,8 +161,8 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
     def follow_log(self) -> None:
         """Epochs do not fall; a client whose member was removed holds nothing as a member."""
         for key, value in self.groups.log[self.checked :]:
-            record = record_from_wire(key, value)
-            if isinstance(record, EpochsDeleted):
+            record = GROUP_ROWS.read(key, value)
+            if isinstance(record, Tombstone) and record.kind is EpochsChanged:
                 self.epochs = (0, 0)
             elif isinstance(record, EpochsChanged):
                 assert record.epoch >= self.epochs[0], "the group's epoch falls"
@@ -172,10 +171,11 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
             elif isinstance(record, CurrentChanged) and record.epoch != AWAY_EPOCH:
                 assert record.epoch >= self.members.get(record.member_id, 0), "a member's epoch falls"
                 self.members[record.member_id] = record.epoch
-            elif isinstance(record, MemberPartDeleted) and record.kind == MEMBER_KIND:
-                self.members.pop(record.member_id, None)
+            elif isinstance(record, Tombstone) and record.kind is MemberChanged:
+                member_id = str(record.key[1])
+                self.members.pop(member_id, None)
                 for client in self.clients:
-                    client.is_removed |= client.member_id == record.member_id and client.epoch > 0
+                    client.is_removed |= client.member_id == member_id and client.epoch > 0
         self.checked = len(self.groups.log)
 
     # ------------------------------------------------------------ what members do

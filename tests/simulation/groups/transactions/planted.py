@@ -10,7 +10,7 @@ from raylog.core.groups.committed.pending import PendingStore
 from raylog.core.groups.coordinator import CoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect
-from raylog.core.groups.records import TXN_KIND, TxnOffsets
+from raylog.core.groups.records import TxnOffsets
 from raylog.core.outbox import Outbox
 from tests.simulation.planted.bugs import Edit, Planted
 
@@ -37,7 +37,7 @@ def _lose(rows: str) -> Callable[..., None]:
     original = CoordinatorMachine.replay
 
     def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
-        is_lost = key[0] == TXN_KIND and value is not None and (rows == "all" or not value[3])
+        is_lost = key[0] == TxnOffsets.KIND and value is not None and (rows == "all" or not value[3])
         if not is_lost:
             original(self, key, value)
 
@@ -66,7 +66,7 @@ PENDING_BUGS = (
         "txn_commit",
         Edit(
             "taken.append(item)",
-            "taken.append(item)\n            decision.write(_committed(message.group_id, item, decision.wall_ms))",
+            "taken.append(item)\n            decision.write(offset)",
         ),
     ),
     _bug(

@@ -6,7 +6,7 @@ from raylog.base.errors import GroupIdNotFound, InvalidRequest, LimitReached, No
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
 from raylog.core.groups.events import StoreProof, Tick
-from raylog.core.groups.records import record_from_wire
+from raylog.core.groups.records import GROUP_ROWS
 from raylog.core.received import Received, Sender
 from raylog.protocol.groups import OffsetCommitRequest
 from tests.unit.core.groups.context import GROUP, Groups, message_of
@@ -207,7 +207,7 @@ def test_without_a_time_of_day_nothing_expires() -> None:
 )
 def test_a_record_of_a_newer_release_stops_the_load(key: list[object], value: list[object]) -> None:
     with pytest.raises(ValueError, match="newer release"):
-        record_from_wire(key, value)
+        GROUP_ROWS.read(key, value)
 
 
 def test_replies_that_show_hard_state_wait_for_the_log_in_any_case(groups: Groups) -> None:

@@ -15,7 +15,11 @@ from raylog.base.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    LimitReached,
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
@@ -24,13 +28,10 @@ from raylog.base.errors import (
 )
 from raylog.base.invariants import require
 from raylog.core.coordinators.idleness import Idleness
-from raylog.core.coordinators.share import KeyShare
+from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.decision import Story
-from raylog.core.groups import admission, rebalance, views
-from raylog.core.groups.committed import offsets, pending, resets
-from raylog.core.groups.committed.offsets import OffsetStore
-from raylog.core.groups.committed.pending import PendingStore
-from raylog.core.groups.consumer import commits
+from raylog.core.groups import offsets, pending, rebalance, resets, views
+from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
 from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, MemberChanged, TargetChanged
@@ -47,6 +48,8 @@ from raylog.core.groups.events import (
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
+from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.pending import PendingStore
 from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
@@ -71,6 +74,8 @@ from raylog.protocol.groups import (
 )
 from raylog.protocol.rows import Row, Tombstone
 
+GROUP_CHARACTERS_MAX: Final = 1_024
+"""Longest name of a new group."""
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
@@ -78,13 +83,13 @@ _MakesGroup = (
     JoinGroupRequest | ConsumerGroupHeartbeatRequest | OffsetCommitRequest | TxnOffsetCommitRequest | OffsetResetRequest
 )
 
-__all__ = ["CoordinatorMachine", "GroupSettings"]
+__all__ = ["GroupCoordinatorMachine", "GroupSettings"]
 
 
-class CoordinatorMachine:
+class GroupCoordinatorMachine:
     """All groups whose names hash to one partition of ``__consumer_offsets``."""
 
-    def __init__(self, *, settings: GroupSettings, share: KeyShare, new_member_id: Callable[[str], str]) -> None:
+    def __init__(self, *, settings: GroupSettings, share: CoordinatorKeys, new_member_id: Callable[[str], str]) -> None:
         """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id.
 
         ``share``: the groups that this coordinator serves; requests for others are refused.
@@ -247,14 +252,14 @@ class CoordinatorMachine:
             return InvalidGroupId("A group id may not be empty; set group_id.")
         refusal = self._share.refusal(message.group_id)
         if refusal is None and isinstance(message, JoinGroupRequest | ConsumerGroupHeartbeatRequest):
-            return admission.member_error(message, self._settings)
+            return _member_error(message, self._settings)
         return refusal
 
     def _room_refusal(self, message: _MakesGroup) -> RaylogError | None:
         """Return why there may be no new group, if the request would make one; else None."""
         if message.group_id in self._groups or message.group_id in self._consumers:
             return None
-        return admission.group_error(message.group_id, len(self._groups) + len(self._consumers), self._settings)
+        return _group_error(message.group_id, len(self._groups) + len(self._consumers), self._settings)
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
         match event:
@@ -395,7 +400,7 @@ class CoordinatorMachine:
                 return
             group = self._groups[message.group_id] = Group(message.group_id)
         if isinstance(group, ConsumerGroup):
-            error = commits.commit_error(group, message)
+            error = heartbeats.commit_error(group, message)
         else:
             error = offsets.commit_error(group, message)
         if error is not None:
@@ -418,7 +423,7 @@ class CoordinatorMachine:
     def _fetch(self, event: Received[OffsetFetchRequest], decision: GroupDecision) -> None:
         message = event.message
         consumers = self._consumers.get(message.group_id)
-        error = None if consumers is None else commits.fetch_error(consumers, message)
+        error = None if consumers is None else heartbeats.fetch_error(consumers, message)
         if error is not None:
             decision.refuse(event.request, error)
         elif message.require_stable and pending.is_unstable(self._pending, message.group_id, message.partitions):
@@ -560,3 +565,35 @@ class CoordinatorMachine:
             require((name in self._groups) != (name in self._consumers), "a group that has offsets exists", self.story)
         parked = self.parked_requests()
         require(len(parked) == len(set(parked)), "a request is parked once", self.story)
+
+
+def _group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError | None:
+    """Return the error for a new group when the coordinator has ``groups`` already, or None."""
+    if len(group) > GROUP_CHARACTERS_MAX:
+        return InvalidGroupId(
+            f"The group id has {len(group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a shorter one."
+        )
+    if groups >= settings.groups_max:
+        return LimitReached(
+            f"There are {groups} groups, the most that a coordinator keeps (group.max.groups): delete some that are "
+            "not used any more (`raylog group delete`), wait until their offsets expire, or raise that."
+        )
+    return None
+
+
+def _member_error(
+    message: JoinGroupRequest | ConsumerGroupHeartbeatRequest, settings: GroupSettings
+) -> RaylogError | None:
+    """Return the error for the fields of a join, in either protocol, or None."""
+    if message.group_instance_id == "":
+        return InvalidRequest("A group.instance.id may not be empty; a member without one sends none.")
+    if isinstance(message, ConsumerGroupHeartbeatRequest):
+        return None  # its other fields only count in some heartbeats, and are checked there
+    least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+    if not least <= message.session_timeout_ms <= most:
+        return InvalidSessionTimeout(
+            f"session_timeout_ms is {message.session_timeout_ms}; it has to be within {least} and {most}."
+        )
+    if message.protocol_type == "" or not message.protocols:
+        return InconsistentGroupProtocol("A member has to support at least one assignor.")
+    return None

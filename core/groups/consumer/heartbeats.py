@@ -7,7 +7,7 @@ most until its wait is over: so an assignment reaches a member at once, whatever
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from raylog.base.errors import (
@@ -21,8 +21,8 @@ from raylog.base.errors import (
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup, Session
-from raylog.core.groups.consumer.reconcile import next_current
 from raylog.core.groups.consumer.records import (
+    Current,
     CurrentChanged,
     EpochsChanged,
     MemberChanged,
@@ -37,7 +37,12 @@ from raylog.core.groups.consumer.records import (
 )
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.received import Received
-from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
+from raylog.protocol.groups import (
+    ConsumerGroupHeartbeatRequest,
+    OffsetCommitRequest,
+    OffsetFetchRequest,
+    TxnOffsetCommitRequest,
+)
 from raylog.protocol.rows import Row, Tombstone
 
 Known = Mapping[str, TopicFacts]
@@ -99,6 +104,57 @@ def epoch_error(group: ConsumerGroup, message: ConsumerGroupHeartbeatRequest) ->
         f"{message.member_epoch}; join again.",
         epoch=current.epoch,
     )
+
+
+def commit_error(group: ConsumerGroup, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> RaylogError | None:
+    """Return the error for a commit of this sender at this time, or None when it may commit.
+
+    A commit with an earlier member epoch counts for partitions that the member has held since then: its epoch may
+    advance while the commit is on its way. No commit counts for a partition that another member holds.
+    """
+    if message.generation_id < 0 and not group.members:
+        return None
+    if message.generation_id < 0 and message.member_id == "" and message.group_instance_id is None:
+        return UnknownMemberId(
+            f"Group {group.name!r} has members: only they may commit. Use another group_id for consumers "
+            "that assign partitions themselves."
+        )
+    error = member_error(group, message.member_id, message.group_instance_id)
+    if error is not None:
+        return error
+    current = group.current(message.member_id)
+    held = {**current.assigned, **current.revoking}
+    for row in message.offsets:
+        place = Place(row.topic_id, row.topic, row.partition)
+        is_ours = group.owners.get(place, message.member_id) == message.member_id
+        is_in_time = (
+            message.generation_id == current.epoch
+            or held.get(place, message.generation_id + 1) <= message.generation_id
+        )
+        if current.epoch != AWAY_EPOCH and is_ours and is_in_time and message.generation_id <= current.epoch:
+            continue
+        return StaleMemberEpoch(
+            f"Member {message.member_id!r} of group {group.name!r} is in epoch {current.epoch}, and {row.topic}-"
+            f"{row.partition} may belong to another member since epoch {message.generation_id}; its records are read "
+            "again from the last commit.",
+            epoch=current.epoch,
+        )
+    return None
+
+
+def fetch_error(group: ConsumerGroup, message: OffsetFetchRequest) -> RaylogError | None:
+    """Return the error for a member that fetches offsets in an epoch that is not its own, or None."""
+    if message.member_epoch < 0:
+        return None
+    error = member_error(group, message.member_id, None)
+    epoch = group.current(message.member_id).epoch
+    if error is None and epoch != message.member_epoch:
+        error = StaleMemberEpoch(
+            f"Member {message.member_id!r} of group {group.name!r} is in epoch {epoch}, not {message.member_epoch}; "
+            "try again after its next heartbeat.",
+            epoch=epoch,
+        )
+    return error
 
 
 # ---------------------------------------------------------------- a heartbeat
@@ -224,6 +280,54 @@ def unpark(session: Session, decision: GroupDecision) -> None:
     request, session.parked = session.parked, None
     if request is not None:
         decision.refuse_at_once(request, StaleMemberEpoch("A newer heartbeat of this member has come."))
+
+
+# ---------------------------------------------------------------- a member's way to its target
+#
+# One step for each heartbeat. The one rule: a partition goes to its new owner only when no member has it, and the
+# former owner has it until its own heartbeat no longer lists it. A member that has to give up partitions stays in its
+# epoch until it has; all others advance. All of them keep reading the partitions that they keep.
+
+
+def next_current(
+    current: Current,
+    target: Collection[Place],
+    target_epoch: int,
+    *,
+    owned: Collection[Place] | None,
+    owners: Mapping[Place, str],
+    shown_epoch: int,
+) -> Current:
+    """Return the member's next current assignment; the same object if nothing changes.
+
+    ``owned``: the partitions that its heartbeat lists; None = it lists none, which confirms no revocation. ``owners``:
+    the member that has each partition, including one that has not confirmed that it gave it up. ``shown_epoch``: the
+    epoch in the member's last heartbeat, which it may send again until it has the answer with the new one.
+    """
+    if current.state is MemberState.STABLE and current.epoch == target_epoch:
+        return current
+    if current.state is MemberState.UNREVOKED_PARTITIONS and _still_holds(current.revoking, owned):
+        return current
+    kept = {place: since for place, since in current.assigned.items() if place in target}
+    given_up = {place: since for place, since in current.assigned.items() if place not in target}
+    if given_up and _still_holds(given_up, owned):
+        return replace(current, state=MemberState.UNREVOKED_PARTITIONS, assigned=kept, revoking=given_up)
+    missing = [place for place in target if place not in kept]
+    free = [place for place in missing if owners.get(place, current.member_id) == current.member_id]
+    state = MemberState.STABLE if len(free) == len(missing) else MemberState.UNRELEASED_PARTITIONS
+    following = Current(
+        member_id=current.member_id,
+        epoch=target_epoch,
+        previous_epoch=current.previous_epoch if current.epoch == target_epoch else shown_epoch,
+        state=state,
+        assigned=kept | dict.fromkeys(free, target_epoch),
+        revoking={},
+    )
+    return current if following == current else following
+
+
+def _still_holds(partitions: Collection[Place], owned: Collection[Place] | None) -> bool:
+    return owned is None or any(place in owned for place in partitions)
 
 
 # ---------------------------------------------------------------- leaving

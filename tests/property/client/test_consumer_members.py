@@ -19,7 +19,7 @@ from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Tick
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.outbox import Outbox
@@ -63,8 +63,8 @@ class GroupOfMembers(RuleBasedStateMachine):
         self.committed: dict[TopicPartition, int] = {}
         self.coordinator = self._rebuilt()
 
-    def _rebuilt(self) -> CoordinatorMachine:
-        machine = CoordinatorMachine(
+    def _rebuilt(self) -> GroupCoordinatorMachine:
+        machine = GroupCoordinatorMachine(
             settings=GroupSettings(initial_rebalance_delay_ms=0),
             share=EVERY_KEY,
             new_member_id=self._new_member_id,

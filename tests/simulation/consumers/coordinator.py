@@ -12,7 +12,7 @@ from raylog.base.invariants import InvariantBroken
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.consumer.records import MemberChanged
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import Event
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.outbox import Outbox
@@ -66,7 +66,7 @@ class Call:
             self.line.answer(self.number, result, error)
 
 
-class _Checked(CoordinatorMachine):
+class _Checked(GroupCoordinatorMachine):
     """The machine, which checks itself after each step."""
 
     is_checked = True

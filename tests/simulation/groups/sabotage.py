@@ -19,11 +19,11 @@ from raylog.base.errors import (
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.groups import rebalance
-from raylog.core.groups.committed.offsets import OffsetStore
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect
 from raylog.core.groups.group import Group, Member
+from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.records import GroupChanged, OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
@@ -112,7 +112,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
 def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
     """As in Kafka: a generation is written only with its assignments, and issued again after a failover."""
 
-    def apply(self: CoordinatorMachine, record: object) -> None:
+    def apply(self: GroupCoordinatorMachine, record: object) -> None:
         if isinstance(record, GroupChanged) and not self._loaded and record.state is GroupState.COMPLETING_REBALANCE:
             return
         original(self, record)
@@ -156,7 +156,7 @@ def assign_twice(original: Callable[..., bytes]) -> Callable[..., bytes]:
 def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
     """An empty group loses its offsets with its last member."""
 
-    def apply(self: CoordinatorMachine, record: object) -> None:
+    def apply(self: GroupCoordinatorMachine, record: object) -> None:
         original(self, record)
         if isinstance(record, GroupChanged) and record.state is GroupState.EMPTY:
             self._offsets._by_group.pop(record.group, None)
@@ -326,7 +326,7 @@ def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[...,
 
 
 def delete_the_group_alone(
-    self: CoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision
+    self: GroupCoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision
 ) -> None:
     """The offsets of a deleted group are kept."""
     if self._named_group(event, decision) is not None:
@@ -334,7 +334,7 @@ def delete_the_group_alone(
         decision.reply(event.request, [])
 
 
-def delete_at_once(self: CoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision) -> None:
+def delete_at_once(self: GroupCoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision) -> None:
     """The group's members are ignored."""
     if self._named_group(event, decision) is not None:
         for committed in self._offsets.of(event.message.group_id):
@@ -356,7 +356,7 @@ def topics_of_one_name(original: Callable[..., OffsetCommitted | None]) -> Calla
 def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
     """The notes beside offsets do not survive a failover."""
 
-    def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
+    def replay(self: GroupCoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
         original(
             self, key, [*value[:3], "", *value[4:]] if key[0] == OffsetCommitted.KIND and value is not None else value
         )

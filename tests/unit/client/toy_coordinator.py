@@ -1,4 +1,4 @@
-"""A group coordinator for the clients' tests: the real `CoordinatorMachine` behind real sockets, its log in memory.
+"""A group coordinator for the clients' tests: the real machine behind real sockets, its log in memory.
 
 Every step is checked by the machine's own `validate`, and by a referee of our own: in one generation a partition has
 one owner, and generations never fall. `move` replaces the coordinator as a restarted actor does: another port, and a
@@ -16,7 +16,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
 from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted
 from raylog.core.groups.settings import GroupSettings
@@ -80,8 +80,8 @@ class ToyCoordinator:
         assert self._endpoint is not None
         _abort_all(self._endpoint)
 
-    def _rebuilt(self) -> CoordinatorMachine:
-        machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_member_id)
+    def _rebuilt(self) -> GroupCoordinatorMachine:
+        machine = GroupCoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_member_id)
         for key, value in self.log:
             machine.replay(key, value)
         machine.loaded(self._now_ms(), wall_ms=int(time.time() * 1000))

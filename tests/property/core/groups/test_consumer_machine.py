@@ -21,7 +21,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raylog.base.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.groups.consumer import heartbeats, reconcile
+from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.groups.consumer.records import (
@@ -388,7 +388,7 @@ STORIES: dict[str, tuple[Story, object, str, tuple[str, str]]] = {
     ),
     "a heartbeat that says nothing confirms": (
         shares_late,
-        reconcile,
+        heartbeats,
         "_still_holds",
         ("owned is None or any", "owned is not None and any"),
     ),

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raylog.base.errors import GroupSubscribedToTopic
-from raylog.core.groups import use
-from raylog.core.groups.committed import offsets, resets
+from raylog.core.groups import offsets, resets, use
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.use import GroupUse
 from raylog.protocol.groups import OffsetResetRequest

@@ -16,7 +16,7 @@ from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import Place
-from raylog.core.groups.committed import offsets, pending
+from raylog.core.groups import offsets, pending
 from raylog.core.transactions import rules
 from raylog.core.transactions.decision import TxnDecision
 from raylog.core.transactions.states import TxnState

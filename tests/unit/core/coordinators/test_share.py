@@ -8,9 +8,9 @@ import pytest
 from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
 from raylog.base.errors import NotCoordinator, RaylogError
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.coordinators.share import EVERY_KEY, KeyShare
+from raylog.core.coordinators.share import EVERY_KEY, CoordinatorKeys
 from raylog.core.decision import Refuse
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import GroupMessage
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.received import Received
@@ -27,7 +27,7 @@ KEYS = [f"key-{number}" for number in range(100)]
 
 
 def test_each_key_is_of_one_coordinator() -> None:
-    shares = [KeyShare(index, 7) for index in range(7)]
+    shares = [CoordinatorKeys(index, 7) for index in range(7)]
     for key in KEYS:
         having = [share.index for share in shares if share.refusal(key) is None]
         assert having == [coordinator_partition(key, 7)]
@@ -41,11 +41,11 @@ OWN = coordinator_partition(PLAIN[str], 5)
 OTHER = (OWN + 1) % 5
 
 
-def refusals(kind: type[Message], share: KeyShare) -> list[type[RaylogError]]:
+def refusals(kind: type[Message], share: CoordinatorKeys) -> list[type[RaylogError]]:
     """What a coordinator with this share refuses a request with."""
-    machine: CoordinatorMachine | TransactionMachine
+    machine: GroupCoordinatorMachine | TransactionMachine
     if kind in GROUP_MESSAGES:
-        machine = CoordinatorMachine(settings=GroupSettings(), share=share, new_member_id=str)
+        machine = GroupCoordinatorMachine(settings=GroupSettings(), share=share, new_member_id=str)
     else:
         machine = TransactionMachine(settings=TxnSettings(), share=share)
     machine.loaded(0, wall_ms=1)
@@ -59,9 +59,9 @@ def refusals(kind: type[Message], share: KeyShare) -> list[type[RaylogError]]:
 
 @pytest.mark.parametrize("kind", [*GROUP_MESSAGES, *TXN_EVENTS], ids=lambda kind: kind.__name__)
 def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[Message]) -> None:
-    assert refusals(kind, KeyShare(OTHER, 5)) == [NotCoordinator]
-    assert NotCoordinator not in refusals(kind, KeyShare(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))
+    assert refusals(kind, CoordinatorKeys(OTHER, 5)) == [NotCoordinator]
+    assert NotCoordinator not in refusals(kind, CoordinatorKeys(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))
 
 
 def test_a_list_may_be_requested_of_any_coordinator() -> None:
-    assert KeyShare(3, 5).list_refusal(-1) is None
+    assert CoordinatorKeys(3, 5).list_refusal(-1) is None

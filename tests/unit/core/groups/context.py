@@ -10,7 +10,7 @@ import msgspec
 from raylog.base.errors import MemberIdRequired, RaylogError
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from raylog.core.groups.events import (
     AppendRecords,
     Effect,
@@ -76,7 +76,7 @@ class Groups:
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
-        self.machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_id)
+        self.machine = GroupCoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_id)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded(now_ms, wall_ms=WALL_START_MS + now_ms)

@@ -4,7 +4,7 @@ import pytest
 
 from raylog.base.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from raylog.core.groups.events import StoreProof, Tick
 from raylog.core.groups.records import GROUP_ROWS
 from raylog.core.received import Received, Sender
@@ -172,7 +172,7 @@ def test_expiry_is_spread_over_ticks() -> None:
 
 def test_retention_follows_the_time_of_day_across_machine_restarts(groups: Groups) -> None:
     groups.commit(1)
-    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
+    after = GroupCoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in groups.log:
         after.replay(key, value)
     uptime_ms = 90 * DAY_MS
@@ -182,7 +182,7 @@ def test_retention_follows_the_time_of_day_across_machine_restarts(groups: Group
 
 
 def test_without_a_time_of_day_nothing_expires() -> None:
-    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
+    after = GroupCoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     after.loaded(0)
     after.step(
         Received(

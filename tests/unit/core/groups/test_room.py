@@ -3,7 +3,7 @@
 from typing import Any
 
 from raylog.base.errors import InvalidGroupId, LimitReached, OffsetMetadataTooLarge
-from raylog.core.groups.admission import GROUP_CHARACTERS_MAX
+from raylog.core.groups.coordinator import GROUP_CHARACTERS_MAX
 from raylog.core.groups.settings import GroupSettings
 from tests.unit.core.groups.context import GROUP, Groups
 

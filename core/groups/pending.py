@@ -20,8 +20,8 @@ from raylog.base.errors import (
     TransactionCoordinatorFenced,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.committed.offsets import OffsetStore, committed_row, room_error, row_error
 from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.offsets import OffsetStore, committed_row, room_error, row_error
 from raylog.core.groups.records import OffsetKey, TxnKey, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.received import Received

@@ -18,8 +18,8 @@ from raylog.base.errors import (
     UnstableOffsetCommit,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.committed.offsets import OffsetStore, row_error
 from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.offsets import OffsetStore, row_error
 from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.use import GroupUse
 from raylog.core.received import Received

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,12 @@ from raylog.protocol.message import Message
 WireRow: TypeAlias = tuple[list[object], list[object] | None]
 """Key and value of a row; a value of None is a tombstone."""
 _OCTETS: Final = (bytes, bytearray, memoryview)
+
+
+def wire_of(message: Message) -> list[object]:
+    """Return a message as wire lists, at every depth."""
+    fields: list[object] = msgspec.to_builtins(message, builtin_types=_OCTETS)
+    return fields
 
 
 class Row(Message, frozen=True):
@@ -31,13 +37,17 @@ class Row(Message, frozen=True):
     VERSION: ClassVar[int] = 1
 
     @property
-    def key(self) -> tuple[object, ...]:
+    def key(self) -> tuple[Any, ...]:
         """The fields of the key."""
         return msgspec.structs.astuple(self)[: self.KEY]
 
+    def changed(self, **fields: object) -> Self:
+        """Return the row with other values of these fields."""
+        return msgspec.structs.replace(self, **fields)
+
     def to_wire(self) -> WireRow:
         """Return key and value as wire lists."""
-        fields = msgspec.structs.astuple(self)
+        fields = wire_of(self)
         return [self.KIND, *fields[: self.KEY]], [self.VERSION, *fields[self.KEY :]]
 
 
@@ -46,7 +56,7 @@ class Tombstone:
     """A row without a value: there is nothing under the key any more."""
 
     kind: type[Row]
-    key: tuple[object, ...]
+    key: tuple[Any, ...]
 
     def to_wire(self) -> WireRow:
         """Return the key, and no value."""
@@ -75,7 +85,7 @@ class RowKinds:
             raise UnreadableRow(
                 f"A row of kind {key[0] if key else None!r} is in {self._topic}; a newer release is needed to read it."
             )
-        if value is None:
+        if value is None and len(key) > kind.KEY:
             return Tombstone(kind, tuple(key[1 : kind.KEY + 1]))
         if not value or value[0] != kind.VERSION:
             raise UnreadableRow(

@@ -19,7 +19,7 @@ from raylog.actors.transport import dial
 from raylog.base.errors import RaylogError, RequestTimedOut
 from raylog.base.ids import EARLIEST
 from raylog.core.config import TopicConfig
-from raylog.core.coordinators.share import KeyShare
+from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.compression import Buffer
@@ -88,9 +88,9 @@ class StateLog:
         self._looking = asyncio.Lock()
 
     @property
-    def share(self) -> KeyShare:
+    def share(self) -> CoordinatorKeys:
         """The keys that belong to this partition, by the topic when its leader was last looked up."""
-        return KeyShare(self._partition, self._partitions)
+        return CoordinatorKeys(self._partition, self._partitions)
 
     async def begin(self) -> int:
         """Fence all earlier incarnations with a first append; returns the offset behind it."""

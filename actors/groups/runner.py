@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
-from raylog.actors.coordinators.runner import CoordinatorPorts, CoordinatorRunner
-from raylog.actors.groups.requests import GroupRequest, event_for
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.actors.coordinators.runner import CoordinatorPorts, CoordinatorRequest, CoordinatorRunner
+from raylog.actors.received import received
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.settings import GroupSettings
+from raylog.protocol.groups import GROUP_COORDINATOR
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
-RequestT = TypeVar("RequestT", bound=GroupRequest)
+RequestT = TypeVar("RequestT", bound=CoordinatorRequest)
 
 
 class GroupPorts(CoordinatorPorts[_RowT_co], Protocol[_RowT_co]):
@@ -27,11 +29,11 @@ class GroupPorts(CoordinatorPorts[_RowT_co], Protocol[_RowT_co]):
 class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
     """One load of a group coordinator."""
 
-    def __init__(self, machine: CoordinatorMachine, ports: GroupPorts[RowT]) -> None:
+    def __init__(self, machine: GroupCoordinatorMachine, ports: GroupPorts[RowT]) -> None:
         """``machine``: a new one."""
         self._machine = machine
         effects = {LookUpTopics: lambda effect: ports.look_up_topics(effect.topics)}
-        super().__init__(machine, ports, event_for, effects, ticks=True)
+        super().__init__(machine, ports, partial(received, GROUP_COORDINATOR), effects, ticks=True)
 
     def reconfigure(self, settings: GroupSettings) -> None:
         """Use these settings from now on."""
@@ -43,5 +45,5 @@ class GroupCoordinatorRunner(CoordinatorRunner[RequestT, RowT]):
         self.feed(TopicsSeen(cause="topics seen", now_ms=now_ms, requested=requested, topics=topics))
 
     def census(self) -> list[GroupFigures]:
-        """Return figures of the groups for the metrics; see :meth:`CoordinatorMachine.census`."""
+        """Return figures of the groups for the metrics; see :meth:`GroupCoordinatorMachine.census`."""
         return self._machine.census()

@@ -21,7 +21,7 @@ from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import OFFSETS_TOPIC
 from raylog.actors.settings import group_settings
 from raylog.base.errors import RaylogError
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.groups import COORDINATOR_METRICS, GROUP_COORDINATOR
@@ -60,7 +60,9 @@ class GroupCoordinatorServer(CoordinatorServer[_Runner]):
 
     def new_runner(self) -> _Runner:
         """Return a runner with a new machine."""
-        machine = CoordinatorMachine(settings=self._settings(), share=self._log.share, new_member_id=_new_member_id)
+        machine = GroupCoordinatorMachine(
+            settings=self._settings(), share=self._log.share, new_member_id=_new_member_id
+        )
         return _Runner(machine, self)
 
     def look_up_topics(self, topics: Sequence[str]) -> None:

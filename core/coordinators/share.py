@@ -14,7 +14,7 @@ from raylog.core.coordinators.hashing import coordinator_partition
 
 
 @dataclass(frozen=True, slots=True)
-class KeyShare:
+class CoordinatorKeys:
     """The keys of partition ``index`` of a coordinators' topic with so many ``partitions``."""
 
     index: int
@@ -34,5 +34,5 @@ class KeyShare:
         return NotCoordinator(f"The list of coordinator {coordinator} was requested of {self.index}; find it.")
 
 
-EVERY_KEY: Final = KeyShare(0, 1)
+EVERY_KEY: Final = CoordinatorKeys(0, 1)
 """The share of the only coordinator, where the topic has one partition."""

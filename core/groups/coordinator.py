@@ -9,14 +9,17 @@ when an append fails, ``resign`` and a new machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from raylog.base.errors import (
     CoordinatorLoadInProgress,
     GroupIdNotFound,
     IllegalGeneration,
+    InconsistentGroupProtocol,
     InvalidGroupId,
+    InvalidRequest,
+    InvalidSessionTimeout,
+    LimitReached,
     NonEmptyGroup,
     NotCoordinator,
     RaylogError,
@@ -25,71 +28,68 @@ from raylog.base.errors import (
 )
 from raylog.base.invariants import require
 from raylog.core.coordinators.idleness import Idleness
-from raylog.core.coordinators.share import KeyShare
+from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.decision import Story
-from raylog.core.groups import admission, rebalance, views
-from raylog.core.groups.committed import offsets, pending, resets
-from raylog.core.groups.committed.offsets import OffsetStore
-from raylog.core.groups.committed.pending import PendingStore
-from raylog.core.groups.consumer import commits
+from raylog.core.groups import offsets, pending, rebalance, resets, views
+from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups, description
+from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, MemberChanged, TargetChanged
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
-    DeleteGroupReceived,
-    DescribeGroupReceived,
     Effect,
-    EndTxnOffsetsReceived,
     Event,
-    HeartbeatReceived,
-    JoinReceived,
-    LeaveReceived,
-    ListGroupsReceived,
-    MemberHeartbeatReceived,
-    Notice,
-    OffsetCommitReceived,
-    OffsetDeleteReceived,
-    OffsetFetchReceived,
-    OffsetResetReceived,
+    GroupMessage,
     RequestDropped,
     SleepRefused,
     SleepRequested,
-    SyncReceived,
     Tick,
     TopicsSeen,
-    TxnOffsetCommitReceived,
 )
 from raylog.core.groups.figures import GroupFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.records import (
-    GroupChanged,
-    GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
-    Record,
-    TxnForgotten,
-    TxnOffsets,
-    record_from_wire,
-)
+from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.pending import PendingStore
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import use_of
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    ConsumerGroupHeartbeatRequest,
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    EndTxnOffsetsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetResetRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+from raylog.protocol.rows import Row, Tombstone
 
+GROUP_CHARACTERS_MAX: Final = 1_024
+"""Longest name of a new group."""
 EXPIRED_RECORDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
 
 _MakesGroup = (
-    JoinReceived | MemberHeartbeatReceived | OffsetCommitReceived | TxnOffsetCommitReceived | OffsetResetReceived
+    JoinGroupRequest | ConsumerGroupHeartbeatRequest | OffsetCommitRequest | TxnOffsetCommitRequest | OffsetResetRequest
 )
 
-__all__ = ["CoordinatorMachine", "GroupSettings"]
+__all__ = ["GroupCoordinatorMachine", "GroupSettings"]
 
 
-class CoordinatorMachine:
+class GroupCoordinatorMachine:
     """All groups whose names hash to one partition of ``__consumer_offsets``."""
 
-    def __init__(self, *, settings: GroupSettings, share: KeyShare, new_member_id: Callable[[str], str]) -> None:
+    def __init__(self, *, settings: GroupSettings, share: CoordinatorKeys, new_member_id: Callable[[str], str]) -> None:
         """Start before replay. ``new_member_id`` makes a fresh unique member id from a client id.
 
         ``share``: the groups that this coordinator serves; requests for others are refused.
@@ -108,7 +108,7 @@ class CoordinatorMachine:
         self._wall_ahead_ms: int | None = None
         """How far the time of day is ahead of ``now_ms``."""
         self.story = Story()
-        """The last steps, ticks aside: (now_ms, cause, event)."""
+        """The last steps, ticks aside: (now_ms, cause)."""
 
     def reconfigure(self, settings: GroupSettings) -> None:
         """Use these settings from the next step on."""
@@ -127,10 +127,10 @@ class CoordinatorMachine:
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
         """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
 
-        Raises ValueError or TypeError for a record that this release cannot read.
+        Raises :class:`UnreadableRow` for a record that this release cannot read.
         """
         require(not self._loaded, "records are replayed before the coordinator serves")
-        self._apply(record_from_wire(key, value))
+        self._apply(GROUP_ROWS.read(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
         """Start serving, once the log is read to its end. Members of loaded groups get a fresh session timeout.
@@ -181,12 +181,12 @@ class CoordinatorMachine:
         self._loaded = False
         return decision.finish()
 
-    def _apply(self, record: Record) -> None:
+    def _apply(self, record: Row | Tombstone) -> None:
         """Apply a record: the only mutator of hard state, for live traffic and replay alike."""
         match record:
-            case OffsetCommitted() | OffsetDeleted():
+            case OffsetCommitted():
                 self._offsets.apply(record)
-            case TxnOffsets() | TxnForgotten():
+            case TxnOffsets():
                 self._pending.apply(record)
             case GroupChanged():
                 group = self._groups.setdefault(record.group, Group(record.group))
@@ -194,12 +194,22 @@ class CoordinatorMachine:
                     group.adopt(record)
                 else:
                     group.replay(record)
-            case GroupDeleted():
-                deleted = self._groups.pop(record.group, None)
-                if deleted is not None:
-                    deleted.move(GroupState.DEAD)
-            case _:
+            case EpochsChanged() | MemberChanged() | TargetChanged() | CurrentChanged():
                 self._consumers.apply(record)
+            case Tombstone():
+                self._apply_tombstone(record)
+
+    def _apply_tombstone(self, record: Tombstone) -> None:
+        if record.kind is OffsetCommitted:
+            self._offsets.apply(record)
+        elif record.kind is TxnOffsets:
+            self._pending.apply(record)
+        elif record.kind is GroupChanged:
+            deleted = self._groups.pop(str(record.key[0]), None)
+            if deleted is not None:
+                deleted.move(GroupState.DEAD)
+        else:
+            self._consumers.apply(record)
 
     # ------------------------------------------------------------ step
 
@@ -217,13 +227,13 @@ class CoordinatorMachine:
             story=self.story,
         )
         if not isinstance(event, Tick):
-            self.story.append((event.now_ms, event.cause, type(event).__name__))
+            self.story.append((event.now_ms, event.cause))
         error = self._door_error(event)
         if error is None:
-            if not isinstance(event, (Notice, ListGroupsReceived)):
+            if isinstance(event, Received) and not isinstance(event.message, ListGroupsRequest):
                 self._idleness.used(event.now_ms)
             self._handle(event, decision)
-        elif not isinstance(event, Notice):
+        elif isinstance(event, Received):
             decision.refuse_at_once(event.request, error)
         return decision.finish()
 
@@ -233,69 +243,30 @@ class CoordinatorMachine:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if self._idleness.is_closed and not isinstance(event, SleepRefused):
             return NotCoordinator("The coordinator ends, because its groups were not used; find it again.")
-        if isinstance(event, Notice):
+        if not isinstance(event, Received):
             return None
-        if isinstance(event, ListGroupsReceived):
-            return self._share.list_refusal(event.coordinator)
-        if event.group == "":
+        message = event.message
+        if isinstance(message, ListGroupsRequest):
+            return self._share.list_refusal(message.coordinator)
+        if message.group_id == "":
             return InvalidGroupId("A group id may not be empty; set group_id.")
-        refusal = self._share.refusal(event.group)
-        if refusal is None and isinstance(event, (JoinReceived, MemberHeartbeatReceived)):
-            return admission.member_error(event, self._settings)
+        refusal = self._share.refusal(message.group_id)
+        if refusal is None and isinstance(message, JoinGroupRequest | ConsumerGroupHeartbeatRequest):
+            return _member_error(message, self._settings)
         return refusal
 
-    def _room_refusal(self, event: _MakesGroup) -> RaylogError | None:
-        """Return why there may be no new group, if the event would make one; else None."""
-        if event.group in self._groups or event.group in self._consumers:
+    def _room_refusal(self, message: _MakesGroup) -> RaylogError | None:
+        """Return why there may be no new group, if the request would make one; else None."""
+        if message.group_id in self._groups or message.group_id in self._consumers:
             return None
-        return admission.group_error(event.group, len(self._groups) + len(self._consumers), self._settings)
+        return _group_error(message.group_id, len(self._groups) + len(self._consumers), self._settings)
 
     def _handle(self, event: Event, decision: GroupDecision) -> None:
-        if isinstance(event, _MakesGroup) and (full := self._room_refusal(event)) is not None:
-            decision.refuse(event.request, full)
-            return
         match event:
-            case MemberHeartbeatReceived():
-                self._member_heartbeat(event, decision)
+            case Received():
+                self._handle_request(event, decision)
             case TopicsSeen():
                 self._consumers.seen(event, decision)
-            case JoinReceived():
-                self._join(event, decision)
-            case SyncReceived():
-                if (group := self._member_group(event, decision)) is not None:
-                    rebalance.sync(group, event, decision)
-            case HeartbeatReceived():
-                if (group := self._member_group(event, decision)) is not None:
-                    rebalance.heartbeat(group, event, decision)
-            case LeaveReceived() if (consumers := self._consumers.get(event.group)) is not None:
-                decision.reply_rows(event.request, self._consumers.leave(consumers, event.members, decision))
-            case LeaveReceived():
-                if (group := self._member_group(event, decision)) is not None:
-                    rows = rebalance.leave(group, event.members, decision)
-                    decision.reply_rows(event.request, rows)
-                    self._drop_if_blank(event.group)
-            case OffsetCommitReceived() | TxnOffsetCommitReceived():
-                self._commit(event, decision)
-            case EndTxnOffsetsReceived():
-                pending.end(self._pending, event, decision)
-                self._drop_if_blank(event.group)
-            case OffsetFetchReceived():
-                self._fetch(event, decision)
-            case OffsetResetReceived():
-                self._reset(event, decision)
-            case OffsetDeleteReceived():
-                if (named := self._named_group(event, decision)) is not None:
-                    unstable = self._pending.pending_keys(event.group)
-                    offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
-                    self._drop_if_blank(event.group)
-            case ListGroupsReceived():
-                groups = views.listed(self._groups.values(), self._consumers, states=event.states, types=event.types)
-                decision.reply_proved(event.request, groups)
-            case DescribeGroupReceived():
-                if (named := self._named_group(event, decision)) is not None:
-                    decision.reply_proved(event.request, self._description(named, event))
-            case DeleteGroupReceived():
-                self._delete(event, decision)
             case RequestDropped():
                 if not self._consumers.drop_request(event.request):
                     for group in self._groups.values():
@@ -311,103 +282,161 @@ class CoordinatorMachine:
             case _:
                 assert_never(event)
 
+    def _handle_request(self, event: Received[Any], decision: GroupDecision) -> None:
+        message: GroupMessage = event.message
+        if isinstance(message, _MakesGroup) and (full := self._room_refusal(message)) is not None:
+            decision.refuse(event.request, full)
+            return
+        match message:
+            case ConsumerGroupHeartbeatRequest():
+                self._member_heartbeat(event, decision)
+            case JoinGroupRequest():
+                self._join(event, decision)
+            case SyncGroupRequest():
+                if (group := self._member_group(event, decision)) is not None:
+                    rebalance.sync(group, event, decision)
+            case HeartbeatRequest():
+                if (group := self._member_group(event, decision)) is not None:
+                    rebalance.heartbeat(group, event, decision)
+            case LeaveGroupRequest() if (consumers := self._consumers.get(message.group_id)) is not None:
+                decision.reply_rows(event.request, self._consumers.leave(consumers, message.members, decision))
+            case LeaveGroupRequest():
+                if (group := self._member_group(event, decision)) is not None:
+                    decision.reply_rows(event.request, rebalance.leave(group, message.members, decision))
+                    self._drop_if_blank(message.group_id)
+            case OffsetCommitRequest() | TxnOffsetCommitRequest():
+                self._commit(event, decision)
+            case EndTxnOffsetsRequest():
+                pending.end(self._pending, event, decision)
+                self._drop_if_blank(message.group_id)
+            case OffsetFetchRequest():
+                self._fetch(event, decision)
+            case OffsetResetRequest():
+                self._reset(event, decision)
+            case OffsetDeleteRequest():
+                if (named := self._named_group(event, decision)) is not None:
+                    unstable = self._pending.pending_keys(message.group_id)
+                    offsets.delete(self._offsets, use_of(named), event, decision, pending=unstable)
+                    self._drop_if_blank(message.group_id)
+            case ListGroupsRequest():
+                groups = views.listed(
+                    self._groups.values(), self._consumers, states=message.states, types=message.types
+                )
+                decision.reply_proved(event.request, groups)
+            case DescribeGroupRequest():
+                if (named := self._named_group(event, decision)) is not None:
+                    decision.reply_proved(event.request, self._description(named, event))
+            case DeleteGroupRequest():
+                self._delete(event, decision)
+            case _:
+                assert_never(message)
+
     def _member_group(
-        self, event: SyncReceived | HeartbeatReceived | LeaveReceived, decision: GroupDecision
+        self, event: Received[SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest], decision: GroupDecision
     ) -> Group | None:
-        group = self._groups.get(event.group)
+        group = self._groups.get(event.message.group_id)
         if group is None:
-            decision.refuse(event.request, UnknownMemberId(f"There is no group {event.group!r}; join again."))
+            decision.refuse(
+                event.request, UnknownMemberId(f"There is no group {event.message.group_id!r}; join again.")
+            )
         return group
 
     def _named_group(
-        self, event: OffsetDeleteReceived | DescribeGroupReceived | DeleteGroupReceived, decision: GroupDecision
+        self, event: Received[OffsetDeleteRequest | DescribeGroupRequest | DeleteGroupRequest], decision: GroupDecision
     ) -> Group | ConsumerGroup | None:
-        group = self._groups.get(event.group) or self._consumers.get(event.group)
+        message = event.message
+        group = self._groups.get(message.group_id) or self._consumers.get(message.group_id)
         if group is None:
             decision.refuse(
                 event.request,
-                GroupIdNotFound(f"There is no group {event.group!r}; list_groups() names those there are."),
+                GroupIdNotFound(f"There is no group {message.group_id!r}; list_groups() names those there are."),
             )
         return group
 
     # ------------------------------------------------------------ handlers that touch several groups' facts
 
-    def _member_heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
-        classic = self._groups.get(event.group)
+    def _member_heartbeat(self, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision) -> None:
+        message = event.message
+        classic = self._groups.get(message.group_id)
         error = self._consumers.refusal(event, decision)
         if error is None and classic is not None and (classic.members or classic.pending):
-            error = views.mixed(event.group, theirs="classic")
+            error = views.mixed(message.group_id, theirs="classic")
         if error is not None:
             decision.refuse(event.request, error)
             return
         if classic is not None:  # it has no members: it becomes a group of the consumer protocol, and keeps its offsets
             if classic.image is not None:
-                decision.write(GroupDeleted(group=event.group))
-            self._groups.pop(event.group, None)
+                decision.write(Tombstone(GroupChanged, (message.group_id,)))
+            self._groups.pop(message.group_id, None)
         self._consumers.heartbeat(event, decision)
 
-    def _join(self, event: JoinReceived, decision: GroupDecision) -> None:
-        consumers = self._consumers.get(event.group)
+    def _join(self, event: Received[JoinGroupRequest], decision: GroupDecision) -> None:
+        message = event.message
+        consumers = self._consumers.get(message.group_id)
         if consumers is not None:
             if consumers.members:
-                decision.refuse(event.request, views.mixed(event.group, theirs="consumer"))
+                decision.refuse(event.request, views.mixed(message.group_id, theirs="consumer"))
                 return
-            self._consumers.delete(event.group, decision)
+            self._consumers.delete(message.group_id, decision)
             decision.write(views.classic_image(consumers))
-        group = self._groups.get(event.group)
+        group = self._groups.get(message.group_id)
         if group is None:
-            if event.member_id != "":
-                decision.refuse(event.request, UnknownMemberId(f"There is no group {event.group!r}; join again."))
+            if message.member_id != "":
+                decision.refuse(event.request, UnknownMemberId(f"There is no group {message.group_id!r}; join again."))
                 return
-            group = self._groups[event.group] = Group(event.group)
-        if event.rebalance_timeout_ms <= 0:  # not set: Kafka's first protocol version had only the session timeout
-            event = replace(event, rebalance_timeout_ms=event.session_timeout_ms)
+            group = self._groups[message.group_id] = Group(message.group_id)
         rebalance.join(group, event, decision, self._new_member_id)
-        self._drop_if_blank(event.group)
+        self._drop_if_blank(message.group_id)
 
-    def _commit(self, event: OffsetCommitReceived | TxnOffsetCommitReceived, decision: GroupDecision) -> None:
-        group = self._groups.get(event.group) or self._consumers.get(event.group)
+    def _commit(self, event: Received[Any], decision: GroupDecision) -> None:
+        message: OffsetCommitRequest | TxnOffsetCommitRequest = event.message
+        group = self._groups.get(message.group_id) or self._consumers.get(message.group_id)
         if group is None:
-            if event.generation >= 0:
+            if message.generation_id >= 0:
                 decision.refuse(
-                    event.request, IllegalGeneration(f"There is no group {event.group!r}; join again.", generation=0)
+                    event.request,
+                    IllegalGeneration(f"There is no group {message.group_id!r}; join again.", generation=0),
                 )
                 return
-            group = self._groups[event.group] = Group(event.group)
+            group = self._groups[message.group_id] = Group(message.group_id)
         if isinstance(group, ConsumerGroup):
-            error = commits.commit_error(group, event)
+            error = heartbeats.commit_error(group, message)
         else:
-            error = offsets.commit_error(group, event)
+            error = offsets.commit_error(group, message)
         if error is not None:
             decision.refuse(event.request, error)
-        elif isinstance(event, TxnOffsetCommitReceived):
+        elif isinstance(message, TxnOffsetCommitRequest):
             pending.txn_commit(self._pending, self._offsets, event, decision)
         else:
-            if isinstance(group, Group) and event.member_id in group.members:
-                group.members[event.member_id].restart_session(event.now_ms)
+            if isinstance(group, Group) and message.member_id in group.members:
+                group.members[message.member_id].restart_session(event.now_ms)
             committed = offsets.commit(self._offsets, event, decision)
-            pending.supersede(self._pending, event.group, committed, decision)
-        self._drop_if_blank(event.group)
+            pending.supersede(self._pending, message.group_id, committed, decision)
+        self._drop_if_blank(message.group_id)
 
-    def _reset(self, event: OffsetResetReceived, decision: GroupDecision) -> None:
-        group = self._consumers.get(event.group) or self._groups.setdefault(event.group, Group(event.group))
-        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(event.group))
-        self._drop_if_blank(event.group)
+    def _reset(self, event: Received[OffsetResetRequest], decision: GroupDecision) -> None:
+        name = event.message.group_id
+        group = self._consumers.get(name) or self._groups.setdefault(name, Group(name))
+        resets.reset(self._offsets, use_of(group), event, decision, pending=self._pending.pending_keys(name))
+        self._drop_if_blank(name)
 
-    def _fetch(self, event: OffsetFetchReceived, decision: GroupDecision) -> None:
-        consumers = self._consumers.get(event.group)
-        error = None if consumers is None else commits.fetch_error(consumers, event)
+    def _fetch(self, event: Received[OffsetFetchRequest], decision: GroupDecision) -> None:
+        message = event.message
+        consumers = self._consumers.get(message.group_id)
+        error = None if consumers is None else heartbeats.fetch_error(consumers, message)
         if error is not None:
             decision.refuse(event.request, error)
-        elif event.require_stable and pending.is_unstable(self._pending, event.group, event.partitions):
+        elif message.require_stable and pending.is_unstable(self._pending, message.group_id, message.partitions):
             decision.refuse(
                 event.request,
-                UnstableOffsetCommit(f"A transaction is about to commit offsets of group {event.group!r}; try again."),
+                UnstableOffsetCommit(
+                    f"A transaction is about to commit offsets of group {message.group_id!r}; try again."
+                ),
             )
         else:
-            decision.reply_proved(event.request, offsets.fetch(self._offsets, event.group, event.partitions))
+            decision.reply_proved(event.request, offsets.fetch(self._offsets, message.group_id, message.partitions))
 
-    def _delete(self, event: DeleteGroupReceived, decision: GroupDecision) -> None:
+    def _delete(self, event: Received[DeleteGroupRequest], decision: GroupDecision) -> None:
         group = self._named_group(event, decision)
         if group is None:
             return
@@ -418,22 +447,22 @@ class CoordinatorMachine:
             decision.refuse(
                 event.request,
                 NonEmptyGroup(
-                    f"A transaction is about to commit offsets of group {event.group!r}; wait for its end, or abort it."
+                    f"A transaction is about to commit offsets of group {group.name!r}; wait for its end, or abort it."
                 ),
             )
             return
         for committed in self._offsets.of(group.name):
-            decision.write(OffsetDeleted(key=committed.key))
+            decision.write(Tombstone(OffsetCommitted, committed.key))
         if isinstance(group, ConsumerGroup):
             self._consumers.delete(group.name, decision)
         else:
-            decision.write(GroupDeleted(group=group.name))
+            decision.write(Tombstone(GroupChanged, (group.name,)))
         decision.reply(event.request, [])
 
-    def _description(self, group: Group | ConsumerGroup, event: DescribeGroupReceived) -> dict[str, object]:
+    def _description(self, group: Group | ConsumerGroup, event: Received[DescribeGroupRequest]) -> dict[str, object]:
         described = description(group) if isinstance(group, ConsumerGroup) else views.description(group)
-        described["offsets"] = offsets.fetch(self._offsets, group.name, None, sees=event.sees)
-        described["pending_offsets"] = pending.described(self._pending, group.name, sees=event.sees)
+        described["offsets"] = offsets.fetch(self._offsets, group.name, None, sees=event.sender.sees_offset)
+        described["pending_offsets"] = pending.described(self._pending, group.name, sees=event.sender.sees_offset)
         return described
 
     def next_due_ms(self) -> int | None:
@@ -472,19 +501,19 @@ class CoordinatorMachine:
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
-                decision.write(OffsetDeleted(key=key))
+                decision.write(Tombstone(OffsetCommitted, key))
             if self._has_offsets(name) or not use_of(group).is_empty:
                 continue
             if isinstance(group, ConsumerGroup):
                 self._consumers.delete(name, decision)
             elif not group.pending:
-                decision.write(GroupDeleted(group=name))
+                decision.write(Tombstone(GroupChanged, (name,)))
         for name in self._pending.groups():
             for forgotten in pending.expired(self._pending, name, decision.wall_ms, self._settings):
                 if len(decision.records) >= EXPIRED_RECORDS_MAX:
                     self._next_expiry_ms = decision.now_ms
                     return
-                decision.write(TxnForgotten(key=forgotten))
+                decision.write(Tombstone(TxnOffsets, forgotten))
 
     def _sleep_if_idle(self, decision: GroupDecision) -> None:
         """Propose to end if nothing is left to do. What has expired is deleted first; the next coordinator goes on."""
@@ -536,3 +565,35 @@ class CoordinatorMachine:
             require((name in self._groups) != (name in self._consumers), "a group that has offsets exists", self.story)
         parked = self.parked_requests()
         require(len(parked) == len(set(parked)), "a request is parked once", self.story)
+
+
+def _group_error(group: str, groups: int, settings: GroupSettings) -> RaylogError | None:
+    """Return the error for a new group when the coordinator has ``groups`` already, or None."""
+    if len(group) > GROUP_CHARACTERS_MAX:
+        return InvalidGroupId(
+            f"The group id has {len(group)} characters, and may have {GROUP_CHARACTERS_MAX} at most; use a shorter one."
+        )
+    if groups >= settings.groups_max:
+        return LimitReached(
+            f"There are {groups} groups, the most that a coordinator keeps (group.max.groups): delete some that are "
+            "not used any more (`raylog group delete`), wait until their offsets expire, or raise that."
+        )
+    return None
+
+
+def _member_error(
+    message: JoinGroupRequest | ConsumerGroupHeartbeatRequest, settings: GroupSettings
+) -> RaylogError | None:
+    """Return the error for the fields of a join, in either protocol, or None."""
+    if message.group_instance_id == "":
+        return InvalidRequest("A group.instance.id may not be empty; a member without one sends none.")
+    if isinstance(message, ConsumerGroupHeartbeatRequest):
+        return None  # its other fields only count in some heartbeats, and are checked there
+    least, most = settings.min_session_timeout_ms, settings.max_session_timeout_ms
+    if not least <= message.session_timeout_ms <= most:
+        return InvalidSessionTimeout(
+            f"session_timeout_ms is {message.session_timeout_ms}; it has to be within {least} and {most}."
+        )
+    if message.protocol_type == "" or not message.protocols:
+        return InconsistentGroupProtocol("A member has to support at least one assignor.")
+    return None

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from raylog.core.coordinators.decision import CoordinatorDecision
 from raylog.core.decision import RequestId, Result, Story
 from raylog.core.groups.events import AppendRecords, Effect
-from raylog.core.groups.records import Record
 from raylog.core.groups.settings import GroupSettings
+from raylog.protocol.rows import Row, Tombstone
 
 
-class GroupDecision(CoordinatorDecision[Record]):
+class GroupDecision(CoordinatorDecision[Row | Tombstone]):
     """Records of groups, and answers that wait for them."""
 
     __slots__ = ("settings", "wall_ms")
@@ -21,7 +21,7 @@ class GroupDecision(CoordinatorDecision[Record]):
         cause: str,
         now_ms: int,
         *,
-        apply: Callable[[Record], None],
+        apply: Callable[[Row | Tombstone], None],
         settings: GroupSettings,
         wall_ms: int = -1,
         story: Story | None = None,

@@ -15,10 +15,9 @@ from raylog.base.errors import FencedInstanceId, IllegalGeneration, RaylogError,
 from raylog.base.invariants import require
 from raylog.core.coordinators.sizes import row_bytes, wire_bytes
 from raylog.core.decision import RequestId
-from raylog.core.groups.records import GroupChanged, MemberRecord
+from raylog.core.groups.records import GroupChanged, MemberRecord, Protocols
 from raylog.core.groups.states import GroupState, is_legal_move
-
-Protocols = tuple[tuple[str, bytes], ...]
+from raylog.protocol.rows import wire_of
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,7 +47,7 @@ class Member:
 
     def measure(self) -> None:
         """Update ``size_bytes`` after a change of a recorded field."""
-        self.size_bytes = wire_bytes(self.to_record(b"").to_wire())
+        self.size_bytes = wire_bytes(wire_of(self.to_record(b"")))
 
     @property
     def parked(self) -> bool:
@@ -61,7 +60,7 @@ class Member:
 
     def metadata(self, protocol: str) -> bytes:
         """Return the metadata for that assignor, empty when the member does not support it."""
-        return next((data for name, data in self.protocols if name == protocol), b"")
+        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     def to_record(self, assignment: bytes) -> MemberRecord:
         """Return the member's record for the log."""
@@ -179,7 +178,7 @@ class Group:
             group=self.name,
             generation=0,
             protocol_type=protocol_type,
-            protocol=max((name for name, _ in newcomer.protocols), key=len, default=""),
+            protocol=max((each.name for each in newcomer.protocols), key=len, default=""),
             leader=max((member.member_id for member in [*others, newcomer]), key=len),
             state=GroupState.COMPLETING_REBALANCE,
             changed_ms=0,
@@ -194,15 +193,15 @@ class Group:
         others = [member for member in self.members.values() if member.member_id != besides]
         if not others:
             return True
-        names = {name for name, _ in protocols}
+        names = {each.name for each in protocols}
         for member in others:
-            names &= {name for name, _ in member.protocols}
+            names &= {each.name for each in member.protocols}
         return self.protocol_type == protocol_type and bool(names)
 
     def common_protocols(self, *, besides: str | None) -> set[str]:
         """Return the assignors that all members support, without a member that is about to be replaced or updated."""
         others = [member for member in self.members.values() if member.member_id != besides]
-        return set.intersection(*({name for name, _ in member.protocols} for member in others)) if others else set()
+        return set.intersection(*({each.name for each in member.protocols} for member in others)) if others else set()
 
     def select_protocol(self) -> str:
         """Return the assignor with the most votes: each member votes for the first of its own that all support.
@@ -210,14 +209,14 @@ class Group:
         On a tie the leader's order of preference decides, so that the result does not depend on the order of members.
         """
         members = list(self.members.values())
-        common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+        common = set.intersection(*({each.name for each in member.protocols} for member in members))
         require(bool(common), f"the members of group {self.name!r} have an assignor in common")
         votes = dict.fromkeys(sorted(common), 0)
         for member in members:
-            votes[next(name for name, _ in member.protocols if name in common)] += 1
+            votes[next(each.name for each in member.protocols if each.name in common)] += 1
         most = max(votes.values())
         judge = self.members.get(self.leader, members[0])
-        return next(name for name, _ in judge.protocols if votes.get(name) == most)
+        return next(each.name for each in judge.protocols if votes.get(each.name) == most)
 
     # ------------------------------------------------------------ hard state
 

@@ -9,7 +9,6 @@ carries the assignments, which are written before members receive them (Stable).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from raylog.base.errors import (
     FencedInstanceId,
@@ -24,11 +23,12 @@ from raylog.base.errors import (
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import RequestId
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import HeartbeatReceived, JoinReceived, SyncReceived
-from raylog.core.groups.group import Group, Member, Protocols
-from raylog.core.groups.records import GroupChanged
+from raylog.core.groups.group import Group, Member
+from raylog.core.groups.records import GroupChanged, Protocols
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
+from raylog.core.received import Received
+from raylog.protocol.groups import HeartbeatRequest, JoinGroupRequest, LeavingMember, SyncGroupRequest
 
 NewMemberId = Callable[[str], str]
 """Makes a unique member id from a client id. Injected, because the core has no randomness."""
@@ -38,15 +38,16 @@ _ID_SUFFIX = "-" + 36 * "0"
 # ---------------------------------------------------------------- join
 
 
-def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_id: NewMemberId) -> None:
+def join(group: Group, event: Received[JoinGroupRequest], decision: GroupDecision, new_member_id: NewMemberId) -> None:
     """Handle JoinGroup.
 
     Replies [generation, protocol, leader id, member id, [[member id, instance id, metadata]...] (leader only), skip].
     """
+    message = event.message
     settings = decision.settings
-    protocols = tuple((name, bytes(metadata)) for name, metadata in event.protocols)
-    replaced = group.static.get(event.instance_id) if event.instance_id is not None else None
-    if _is_full(group, event, replaced, settings):
+    protocols = tuple(message.protocols)
+    replaced = group.static.get(message.group_instance_id) if message.group_instance_id is not None else None
+    if _is_full(group, message, replaced, settings):
         decision.refuse(
             event.request,
             GroupMaxSizeReached(
@@ -54,29 +55,29 @@ def join(group: Group, event: JoinReceived, decision: GroupDecision, new_member_
                 "or raise group.max.size."
             ),
         )
-    elif not group.supports(event.protocol_type, protocols, besides=event.member_id or replaced):
+    elif not group.supports(message.protocol_type, protocols, besides=message.member_id or replaced):
         decision.refuse(
             event.request,
             InconsistentGroupProtocol(
-                _disagreement(group, event.protocol_type),
+                _disagreement(group, message.protocol_type),
                 group=group.name,
                 protocol_type=group.protocol_type,
-                assignors=sorted(group.common_protocols(besides=event.member_id or replaced)),
+                assignors=sorted(group.common_protocols(besides=message.member_id or replaced)),
             ),
         )
     elif (error := _size_error(group, event, protocols, replaced, settings)) is not None:
         decision.refuse(event.request, error)
-    elif event.member_id != "":
+    elif message.member_id != "":
         _join_known(group, event, protocols, decision)
-    elif event.instance_id is None:
-        member_id = new_member_id(event.client_id)
-        group.pending[member_id] = event.now_ms + event.session_timeout_ms
+    elif message.group_instance_id is None:
+        member_id = new_member_id(message.client_id)
+        group.pending[member_id] = event.now_ms + message.session_timeout_ms
         error = MemberIdRequired("Join again with the given member id.", member_id=member_id)
         decision.refuse_at_once(event.request, error)  # another coordinator would refuse that id, and the member joins
     elif replaced is None:
-        _add_and_rebalance(group, new_member_id(event.client_id), event, protocols, decision)
+        _add_and_rebalance(group, new_member_id(message.client_id), event, protocols, decision)
     else:
-        _replace_static(group, replaced, new_member_id(event.client_id), event, protocols, decision)
+        _replace_static(group, replaced, new_member_id(message.client_id), event, protocols, decision)
 
 
 def _disagreement(group: Group, protocol_type: str) -> str:
@@ -91,10 +92,10 @@ def _disagreement(group: Group, protocol_type: str) -> str:
     )
 
 
-def _is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
-    if event.member_id == "" and event.instance_id is None and len(group.pending) >= settings.group_max_size:
+def _is_full(group: Group, message: JoinGroupRequest, replaced: str | None, settings: GroupSettings) -> bool:
+    if message.member_id == "" and message.group_instance_id is None and len(group.pending) >= settings.group_max_size:
         return True
-    member = group.members.get(event.member_id if replaced is None else replaced)
+    member = group.members.get(message.member_id if replaced is None else replaced)
     if group.state is GroupState.PREPARING_REBALANCE:
         # Dynamic members that have not rejoined may be leaving, and hold no place: a newcomer that is faster gets it.
         if member is not None and _has_place(member):
@@ -109,15 +110,16 @@ def _has_place(member: Member) -> bool:
 
 
 def _size_error(
-    group: Group, event: JoinReceived, protocols: Protocols, replaced: str | None, settings: GroupSettings
+    group: Group, event: Received[JoinGroupRequest], protocols: Protocols, replaced: str | None, settings: GroupSettings
 ) -> RaylogError | None:
     """Return the error if the group with this member does not fit into a record of the log, or None.
 
     A generation is one record: a member that would make it too large is refused before it affects the others.
     """
-    member = _new_member(event.member_id or event.client_id + _ID_SUFFIX, event, protocols)
-    size = group.bytes_with(member, event.protocol_type, besides=event.member_id or replaced)
-    if replaced is not None and event.member_id == "" and group.image is not None:
+    message = event.message
+    member = _new_member(message.member_id or message.client_id + _ID_SUFFIX, event, protocols)
+    size = group.bytes_with(member, message.protocol_type, besides=message.member_id or replaced)
+    if replaced is not None and message.member_id == "" and group.image is not None:
         size += sum(len(row.assignment) for row in group.image.members)  # it takes a place in an assigned generation
     return _too_large(group, size, settings)
 
@@ -132,18 +134,19 @@ def _too_large(group: Group, size: int, settings: GroupSettings) -> RaylogError 
     )
 
 
-def _join_known(group: Group, event: JoinReceived, protocols: Protocols, decision: GroupDecision) -> None:
-    if event.member_id in group.pending and event.instance_id is None:
-        del group.pending[event.member_id]
-        _add_and_rebalance(group, event.member_id, event, protocols, decision)
+def _join_known(group: Group, event: Received[JoinGroupRequest], protocols: Protocols, decision: GroupDecision) -> None:
+    message = event.message
+    if message.member_id in group.pending and message.group_instance_id is None:
+        del group.pending[message.member_id]
+        _add_and_rebalance(group, message.member_id, event, protocols, decision)
         return
-    error = group.fence(event.member_id, event.instance_id)
+    error = group.fence(message.member_id, message.group_instance_id)
     if error is not None:
         decision.refuse(event.request, error)
         return
-    member = group.members[event.member_id]
+    member = group.members[message.member_id]
     same = member.protocols == protocols
-    is_leader = group.leader == event.member_id
+    is_leader = group.leader == message.member_id
     if group.state is GroupState.COMPLETING_REBALANCE and same:
         # The member did not get the answer to its join: it gets it again, and the round continues.
         member.restart_session(event.now_ms)
@@ -160,39 +163,46 @@ def _join_known(group: Group, event: JoinReceived, protocols: Protocols, decisio
 def _add_and_rebalance(
     group: Group,
     member_id: str,
-    event: JoinReceived,
+    event: Received[JoinGroupRequest],
     protocols: Protocols,
     decision: GroupDecision,
 ) -> None:
-    group.add(_new_member(member_id, event, protocols), event.protocol_type)
+    group.add(_new_member(member_id, event, protocols), event.message.protocol_type)
     group.newcomers = True
     _rebalance_or_complete(group, decision)
 
 
-def _new_member(member_id: str, event: JoinReceived, protocols: Protocols) -> Member:
+def _new_member(member_id: str, event: Received[JoinGroupRequest], protocols: Protocols) -> Member:
+    message = event.message
     return Member(
         member_id=member_id,
-        instance_id=event.instance_id,
-        client_id=event.client_id,
-        client_host=event.client_host,
-        session_timeout_ms=event.session_timeout_ms,
-        rebalance_timeout_ms=event.rebalance_timeout_ms,
+        instance_id=message.group_instance_id,
+        client_id=message.client_id,
+        client_host=event.sender.host,
+        session_timeout_ms=message.session_timeout_ms,
+        rebalance_timeout_ms=_rebalance_timeout_ms(message),
         protocols=protocols,
-        session_deadline_ms=event.now_ms + event.session_timeout_ms,
+        session_deadline_ms=event.now_ms + message.session_timeout_ms,
         join_request=event.request,
     )
+
+
+def _rebalance_timeout_ms(message: JoinGroupRequest) -> int:
+    """Return the rebalance timeout; if it is not set the session timeout, as in the first version of Kafka's join."""
+    return message.rebalance_timeout_ms if message.rebalance_timeout_ms > 0 else message.session_timeout_ms
 
 
 def _replace_static(
     group: Group,
     old_id: str,
     new_id: str,
-    event: JoinReceived,
+    event: Received[JoinGroupRequest],
     protocols: Protocols,
     decision: GroupDecision,
 ) -> None:
     """Give a static member that returned under its instance id its former place and assignment."""
-    _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {event.instance_id!r}."))
+    instance_id = event.message.group_instance_id
+    _answer_parked(group.members[old_id], decision, FencedInstanceId(f"A new process joined as {instance_id!r}."))
     member = group.rename(old_id, new_id)
     if group.state is not GroupState.STABLE:
         _park_join(member, event, protocols, decision)
@@ -206,23 +216,26 @@ def _replace_static(
         return
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
-    decision.write(replace(image, leader=leader, members=members, changed_ms=decision.wall_ms))
+    decision.write(image.changed(leader=leader, members=members, changed_ms=decision.wall_ms))
     member.restart_session(event.now_ms)
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 
 
-def _park_join(member: Member, event: JoinReceived, protocols: Protocols, decision: GroupDecision) -> None:
+def _park_join(
+    member: Member, event: Received[JoinGroupRequest], protocols: Protocols, decision: GroupDecision
+) -> None:
     if member.join_request is not None:
         decision.refuse(member.join_request, RebalanceInProgress("A newer join of this member is waiting."))
     _update(member, event, protocols)
     member.join_request = event.request
 
 
-def _update(member: Member, event: JoinReceived, protocols: Protocols) -> None:
-    member.client_id = event.client_id
-    member.client_host = event.client_host
-    member.session_timeout_ms = event.session_timeout_ms
-    member.rebalance_timeout_ms = event.rebalance_timeout_ms
+def _update(member: Member, event: Received[JoinGroupRequest], protocols: Protocols) -> None:
+    message = event.message
+    member.client_id = message.client_id
+    member.client_host = event.sender.host
+    member.session_timeout_ms = message.session_timeout_ms
+    member.rebalance_timeout_ms = _rebalance_timeout_ms(message)
     member.protocols = protocols
     member.measure()
 
@@ -310,28 +323,29 @@ def _end_round(group: Group, decision: GroupDecision) -> None:
 # ---------------------------------------------------------------- sync, heartbeat, leave
 
 
-def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
+def sync(group: Group, event: Received[SyncGroupRequest], decision: GroupDecision) -> None:
     """Handle SyncGroup. Replies [assignment bytes]."""
-    error = group.fence(event.member_id, event.instance_id, event.generation)
+    message = event.message
+    error = group.fence(message.member_id, message.group_instance_id, message.generation_id)
     if error is None and group.state is GroupState.PREPARING_REBALANCE:
         error = _rebalancing(group)
     if error is not None:
         decision.refuse(event.request, error)
         return
-    member = group.members[event.member_id]
+    member = group.members[message.member_id]
     if group.state is GroupState.STABLE:
         member.sync_due = False
         member.restart_session(event.now_ms)
-        decision.reply(event.request, [group.assignment(event.member_id)])
+        decision.reply(event.request, [group.assignment(message.member_id)])
         return
     assigned: GroupChanged | None = None
-    if event.member_id == group.leader:
+    if message.member_id == group.leader:
         assigned = group.next_image(
             wall_ms=decision.wall_ms,
             generation=group.generation,
             state=GroupState.STABLE,
             protocol=group.protocol,
-            assignments={member_id: bytes(assignment) for member_id, assignment in event.assignments.items()},
+            assignments={row.member_id: row.assignment for row in message.assignments},
         )
         error = _too_large(group, row_bytes(*assigned.to_wire()), decision.settings)
         if error is not None:
@@ -350,11 +364,12 @@ def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
                 waiting.restart_session(event.now_ms)
 
 
-def heartbeat(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
+def heartbeat(group: Group, event: Received[HeartbeatRequest], decision: GroupDecision) -> None:
     """Handle Heartbeat. Replies []; amid a rebalance it is refused, but still restarts the member's session."""
-    error = group.fence(event.member_id, event.instance_id, event.generation)
+    message = event.message
+    error = group.fence(message.member_id, message.group_instance_id, message.generation_id)
     if error is None:
-        group.members[event.member_id].restart_session(event.now_ms)
+        group.members[message.member_id].restart_session(event.now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
             error = _rebalancing(group)
     if error is not None:
@@ -365,13 +380,14 @@ def heartbeat(group: Group, event: HeartbeatReceived, decision: GroupDecision) -
 
 def leave(
     group: Group,
-    members: Sequence[tuple[str, str | None]],
+    members: Sequence[LeavingMember],
     decision: GroupDecision,
 ) -> list[list[object]]:
     """Handle LeaveGroup; return [[member id, instance id, error code]...], where 0 = it has left."""
     rows: list[list[object]] = []
     removed: list[str] = []
-    for member_id, instance_id in members:
+    for member in members:
+        member_id, instance_id = member.member_id, member.group_instance_id
         code = 0
         if member_id in group.pending and instance_id is None:
             del group.pending[member_id]

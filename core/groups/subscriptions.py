@@ -27,7 +27,7 @@ def subscribed_topics(group: Group) -> frozenset[str] | None:
         return None
     found: set[str] = set()
     for member in group.members.values():
-        for _, metadata in member.protocols:
+        for metadata in (each.metadata for each in member.protocols):
             topics = topics_of(metadata)
             if topics is None:
                 return None

@@ -27,7 +27,7 @@ from raylog.base.errors import (
 from raylog.base.invariants import require
 from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
 from raylog.core.coordinators.idleness import Idleness
-from raylog.core.coordinators.share import KeyShare
+from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.decision import Story
 from raylog.core.outbox import Outbox
 from raylog.core.transactions import rules
@@ -78,7 +78,7 @@ _WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | En
 class TransactionMachine:
     """All transactional ids that hash to one partition of ``__transaction_state``."""
 
-    def __init__(self, *, settings: TxnSettings, share: KeyShare) -> None:
+    def __init__(self, *, settings: TxnSettings, share: CoordinatorKeys) -> None:
         """Start before replay. ``share``: the ids that this coordinator serves; requests for others are refused."""
         self._settings = settings
         self._share = share

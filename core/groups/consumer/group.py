@@ -8,27 +8,25 @@ by the next one: members go on in their epochs, so that a failover causes no reb
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from raylog.base.invariants import require
 from raylog.core.decision import RequestId
 from raylog.core.groups.consumer.assignors import DEFAULT_ASSIGNOR, Reader
 from raylog.core.groups.consumer.records import (
-    CURRENT_KIND,
-    MEMBER_KIND,
-    TARGET_KIND,
-    ConsumerRecord,
+    ConsumerRow,
+    Current,
     CurrentChanged,
     EpochsChanged,
-    EpochsDeleted,
     MemberChanged,
-    MemberPartDeleted,
     MemberState,
     Place,
     TargetChanged,
     TopicFacts,
+    places_in,
 )
 from raylog.core.groups.states import ConsumerGroupState
+from raylog.protocol.rows import Tombstone
 
 LEAVE_EPOCH = -1
 """Epoch in the last heartbeat of a member that leaves."""
@@ -60,9 +58,11 @@ class ConsumerGroup:
 
     name: str
     image: EpochsChanged | None = None
+    topics: Mapping[str, TopicFacts] = field(default_factory=dict)
+    """The facts of the topics from which the last target was made."""
     members: dict[str, MemberChanged] = field(default_factory=dict)
     targets: dict[str, frozenset[Place]] = field(default_factory=dict)
-    currents: dict[str, CurrentChanged] = field(default_factory=dict)
+    currents: dict[str, Current] = field(default_factory=dict)
     owners: dict[Place, str] = field(default_factory=dict)
     """The member that has each partition, including one that has to give it up and has not confirmed that."""
     static: dict[str, str] = field(default_factory=dict)
@@ -86,11 +86,6 @@ class ConsumerGroup:
         return 0 if self.image is None else self.image.target_epoch
 
     @property
-    def topics(self) -> Mapping[str, TopicFacts]:
-        """Return the facts of the topics from which the last target was made."""
-        return {} if self.image is None else self.image.topics
-
-    @property
     def is_blank(self) -> bool:
         """Return whether the log has neither epochs nor members of the group."""
         return self.image is None and not self.members
@@ -107,20 +102,12 @@ class ConsumerGroup:
             return ConsumerGroupState.STABLE.value
         return ConsumerGroupState.RECONCILING.value
 
-    def current(self, member_id: str) -> CurrentChanged:
+    def current(self, member_id: str) -> Current:
         """Return a member's current assignment; before its first one it has nothing, in epoch 0."""
         found = self.currents.get(member_id)
         if found is not None:
             return found
-        return CurrentChanged(
-            group=self.name,
-            member_id=member_id,
-            epoch=0,
-            previous_epoch=0,
-            state=MemberState.STABLE,
-            assigned={},
-            revoking={},
-        )
+        return Current(member_id=member_id, assigned={}, revoking={})
 
     def target(self, member_id: str) -> frozenset[Place]:
         """Return a member's target assignment."""
@@ -173,40 +160,42 @@ class ConsumerGroup:
 
     # ------------------------------------------------------------ hard state
 
-    def apply(self, record: ConsumerRecord) -> None:
+    def apply(self, record: ConsumerRow | Tombstone) -> None:
         """Apply one record: the only mutator of hard state."""
         match record:
             case EpochsChanged():
                 self.image = record
-            case EpochsDeleted():
-                self.image = None
+                self.topics = {row.topic: TopicFacts(row.topic_id, row.partitions) for row in record.topics}
             case MemberChanged():
                 self.members[record.member_id] = self._with_shared_topics(record)
                 if record.instance_id is not None:
                     self.static[record.instance_id] = record.member_id
             case TargetChanged():
-                self.targets[record.member_id] = record.partitions
+                self.targets[record.member_id] = frozenset(places_in(record.partitions))
             case CurrentChanged():
                 self._release(record.member_id)
-                self.currents[record.member_id] = record
-                self._claim(record.member_id, (*record.assigned, *record.revoking))
-            case MemberPartDeleted():
+                current = self.currents[record.member_id] = Current.of(record)
+                self._claim(record.member_id, (*current.assigned, *current.revoking))
+            case Tombstone():
                 self._remove(record)
 
     def _with_shared_topics(self, member: MemberChanged) -> MemberChanged:
         """Return the member with the same list object as a member with equal topics, so that memory has it once."""
         topics = next((held for held in self.subscriptions() if held == member.topics), member.topics)
-        return member if topics is member.topics else replace(member, topics=topics)
+        return member if topics is member.topics else member.changed(topics=topics)
 
-    def _remove(self, record: MemberPartDeleted) -> None:
-        member_id = record.member_id
-        if record.kind == MEMBER_KIND:
+    def _remove(self, record: Tombstone) -> None:
+        if record.kind is EpochsChanged:
+            self.image, self.topics = None, {}
+            return
+        member_id = str(record.key[1])
+        if record.kind is MemberChanged:
             member = self.members.pop(member_id, None)
             if member is not None and member.instance_id is not None and self.static[member.instance_id] == member_id:
                 del self.static[member.instance_id]
-        elif record.kind == TARGET_KIND:
+        elif record.kind is TargetChanged:
             self.targets.pop(member_id, None)
-        elif record.kind == CURRENT_KIND:
+        elif record.kind is CurrentChanged:
             self._release(member_id)
             self.currents.pop(member_id, None)
 
@@ -238,7 +227,7 @@ class ConsumerGroup:
             None if self.image is None else self.image.to_wire(),
             [self.members[member_id].to_wire() for member_id in sorted(self.members)],
             [[member_id, sorted(self.targets[member_id])] for member_id in sorted(self.targets)],
-            [self.currents[member_id].to_wire() for member_id in sorted(self.currents)],
+            [self.currents[member_id].row(self.name).to_wire() for member_id in sorted(self.currents)],
         ]
 
     def validate(self) -> None:
@@ -266,5 +255,5 @@ class ConsumerGroup:
             require(not self.is_torn(), f"every partition of group {name!r} has one target")
 
 
-def _has_arrived(current: CurrentChanged, target_epoch: int) -> bool:
+def _has_arrived(current: Current, target_epoch: int) -> bool:
     return current.state is MemberState.STABLE and current.epoch in (target_epoch, AWAY_EPOCH)

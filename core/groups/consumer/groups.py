@@ -28,16 +28,19 @@ from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.records import (
-    ConsumerRecord,
-    EpochsDeleted,
+    ConsumerRow,
+    EpochsChanged,
     MemberState,
-    Place,
     TopicFacts,
     grouped,
+    places_of,
 )
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import LookUpTopics, MemberHeartbeatReceived, TopicsSeen
+from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.received import Received
+from raylog.protocol.groups import ConsumerGroupHeartbeatRequest, LeavingMember
+from raylog.protocol.rows import Tombstone
 
 NAMES_BYTES_MAX: Final = 4 * 1024
 """Most bytes of a member's ids, its group's name and its host, together."""
@@ -66,14 +69,15 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------ the log
 
-    def apply(self, record: ConsumerRecord) -> None:
+    def apply(self, record: ConsumerRow | Tombstone) -> None:
         """Apply one record: the only mutator of hard state."""
-        group = self._groups.get(record.group)
+        name = str(record.key[0])
+        group = self._groups.get(name)
         if group is None:
-            group = self._groups[record.group] = ConsumerGroup(record.group)
+            group = self._groups[name] = ConsumerGroup(name)
         group.apply(record)
-        if isinstance(record, EpochsDeleted):
-            del self._groups[record.group]
+        if isinstance(record, Tombstone) and record.kind is EpochsChanged:
+            del self._groups[name]
 
     def loaded(self, now_ms: int) -> None:
         """Begin to serve: members go on with fresh sessions, and the facts of topics are those in the log at first."""
@@ -133,17 +137,18 @@ class ConsumerGroups:
 
     # ------------------------------------------------------------ heartbeats
 
-    def refusal(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> RaylogError | None:
+    def refusal(self, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision) -> RaylogError | None:
         """Return the error for a heartbeat that the group does not take, or None."""
-        return self._error(self._groups.get(event.group), event)
+        return self._error(self._groups.get(event.message.group_id), event)
 
-    def heartbeat(self, event: MemberHeartbeatReceived, decision: GroupDecision) -> None:
+    def heartbeat(self, event: Received[ConsumerGroupHeartbeatRequest], decision: GroupDecision) -> None:
         """Handle a ConsumerGroupHeartbeat without a :meth:`refusal`; see ``heartbeats.answer`` for the answer."""
-        group = self._groups.get(event.group)
-        is_join = event.member_epoch == 0
+        message = event.message
+        group = self._groups.get(message.group_id)
+        is_join = message.member_epoch == 0
         if group is None:
-            group = self._groups[event.group] = ConsumerGroup(event.group)
-        if event.member_epoch < 0:
+            group = self._groups[message.group_id] = ConsumerGroup(message.group_id)
+        if message.member_epoch < 0:
             if heartbeats.leave(group, event, decision):
                 self._changed(group, decision)
             return
@@ -152,76 +157,86 @@ class ConsumerGroups:
             self._look_up(group.subscribed() - self._requested, decision)
         elif group.assign_due and decision.now_ms >= group.assign_at_ms:
             heartbeats.assign(group, self._facts(group), decision)
-        owned = None if event.owned is None or is_join else frozenset(Place(*each) for each in event.owned)
-        if group.current(event.member_id).epoch == AWAY_EPOCH:
+        owned = None if is_join else places_of(message.owned)
+        if group.current(message.member_id).epoch == AWAY_EPOCH:
             owned = frozenset()  # when it left for a while, it confirmed that it holds nothing
-        if heartbeats.settle(group, event.member_id, owned, decision):
+        if heartbeats.settle(group, message.member_id, owned, decision):
             heartbeats.settle_parked(group, decision)
         heartbeats.answer_or_park(group, event, decision)
 
-    def _error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
-        if event.member_epoch > 0 or event.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
-            return self._member_error(group, event) or (
-                self._request_error(group, event) if event.member_epoch > 0 else None
+    def _error(self, group: ConsumerGroup | None, event: Received[ConsumerGroupHeartbeatRequest]) -> RaylogError | None:
+        message = event.message
+        if message.member_epoch > 0 or message.member_epoch in (LEAVE_EPOCH, AWAY_EPOCH):
+            return self._member_error(group, message) or (
+                self._request_error(group, event) if message.member_epoch > 0 else None
             )
-        if event.member_epoch != 0 or event.topics is None or event.member_id == "":
+        if message.member_epoch != 0 or message.subscribed_topics is None or message.member_id == "":
             return InvalidRequest("A member joins with epoch 0, an id that it has made, and the topics that it reads.")
         error = self._request_error(group, event)
         if error is not None or group is None:
             return error
-        session = group.sessions.get(event.member_id)
-        if session is not None and event.sequence <= session.sequence:
+        session = group.sessions.get(message.member_id)
+        if session is not None and message.sequence <= session.sequence:
             return StaleMemberEpoch("A newer heartbeat of this member has come.")
-        is_new = event.member_id not in group.members and event.instance_id not in group.static
+        is_new = message.member_id not in group.members and message.group_instance_id not in group.static
         if is_new and len(group.members) >= self._settings.group_max_size:
             return GroupMaxSizeReached(
                 f"Group {group.name!r} has its maximum of {self._settings.group_max_size} members; use another group "
                 "or raise group.max.size."
             )
-        return heartbeats.join_error(group, event)
+        return heartbeats.join_error(group, message)
 
-    def _member_error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
+    def _member_error(self, group: ConsumerGroup | None, message: ConsumerGroupHeartbeatRequest) -> RaylogError | None:
         if group is None:
-            return UnknownMemberId(f"There is no group {event.group!r}; join again.")
-        error = heartbeats.member_error(group, event.member_id, event.instance_id)
-        if error is None and event.sequence <= group.sessions[event.member_id].sequence:
+            return UnknownMemberId(f"There is no group {message.group_id!r}; join again.")
+        error = heartbeats.member_error(group, message.member_id, message.group_instance_id)
+        if error is None and message.sequence <= group.sessions[message.member_id].sequence:
             return StaleMemberEpoch("A newer heartbeat of this member has come.")
-        if error is None and event.member_epoch > 0:
-            error = heartbeats.epoch_error(group, event)
+        if error is None and message.member_epoch > 0:
+            error = heartbeats.epoch_error(group, message)
         return error
 
-    def _request_error(self, group: ConsumerGroup | None, event: MemberHeartbeatReceived) -> RaylogError | None:
+    def _request_error(
+        self, group: ConsumerGroup | None, event: Received[ConsumerGroupHeartbeatRequest]
+    ) -> RaylogError | None:
+        message = event.message
         least, most = self._settings.min_session_timeout_ms, self._settings.max_session_timeout_ms
-        if not least <= event.session_timeout_ms <= most:
+        if not least <= message.session_timeout_ms <= most:
             return InvalidSessionTimeout(
-                f"session_timeout_ms is {event.session_timeout_ms}; it has to be within {least} and {most}."
+                f"session_timeout_ms is {message.session_timeout_ms}; it has to be within {least} and {most}."
             )
-        names = [event.group, event.member_id, event.instance_id, event.client_id, event.client_host]
+        names = [
+            message.group_id,
+            message.member_id,
+            message.group_instance_id,
+            message.client_id,
+            event.sender.host,
+        ]
         if wire_bytes(names) > self._names_bytes_max:
             return InvalidRequest(
                 f"The group's name, and the member's ids, have more than {self._names_bytes_max} bytes together; use "
                 "shorter ones."
             )
-        if event.assignor and event.assignor not in ASSIGNORS:
+        if message.server_assignor and message.server_assignor not in ASSIGNORS:
             return UnsupportedAssignor(
-                f"The coordinator has no assignor {event.assignor!r}; set group_remote_assignor to one of "
-                f"{', '.join(ASSIGNORS)}, or leave it empty."
+                f"The coordinator has no assignor {message.server_assignor!r}; set group_remote_assignor to one "
+                f"of {', '.join(ASSIGNORS)}, or leave it empty."
             )
-        if event.topics is not None:
+        if message.subscribed_topics is not None:
             held = [] if group is None else group.subscriptions()
-            topics = tuple(sorted(set(event.topics)))
+            topics = tuple(sorted(set(message.subscribed_topics)))
             if topics not in held and len(topics) + sum(map(len, held)) > self._settings.subscribed_names_max:
                 return InvalidRequest(
-                    f"The members of group {event.group!r} subscribe to different lists with more than "
+                    f"The members of group {message.group_id!r} subscribe to different lists with more than "
                     f"{self._settings.subscribed_names_max} names in all; give them the same topics, or use several "
                     "groups."
                 )
-            wanted = set(event.topics) | (set() if group is None else group.subscribed())
+            wanted = set(message.subscribed_topics) | (set() if group is None else group.subscribed())
             is_listed = wire_bytes(topics) + self._head_bytes <= self._settings.record_bytes_max
             if not (is_listed and self._fits(wanted, self._known)):
                 return RecordTooLarge(
-                    f"Group {event.group!r} would read more partitions than a record of __consumer_offsets takes; "
-                    "subscribe to fewer topics, or raise max.message.bytes of __consumer_offsets."
+                    f"Group {message.group_id!r} would read more partitions than a record of __consumer_offsets "
+                    "takes; subscribe to fewer topics, or raise max.message.bytes of __consumer_offsets."
                 )
         return None
 
@@ -257,12 +272,13 @@ class ConsumerGroups:
     # ------------------------------------------------------------ other events
 
     def leave(
-        self, group: ConsumerGroup, rows: Sequence[tuple[str, str | None]], decision: GroupDecision
+        self, group: ConsumerGroup, members: Sequence[LeavingMember], decision: GroupDecision
     ) -> list[list[object]]:
         """Remove members for an administrator; return [[member id, instance id, error code]...]."""
         result: list[list[object]] = []
         removed = False
-        for member_id, instance_id in rows:
+        for member in members:
+            member_id, instance_id = member.member_id, member.group_instance_id
             found = group.static.get(instance_id, "") if instance_id is not None and member_id == "" else member_id
             error = heartbeats.member_error(group, found, instance_id)
             if error is None:
@@ -340,7 +356,7 @@ class ConsumerGroups:
 
     def delete(self, name: str, decision: GroupDecision) -> None:
         """Write the tombstone of a group without members."""
-        decision.write(EpochsDeleted(group=name))
+        decision.write(Tombstone(EpochsChanged, (name,)))
 
     def _look_up(self, topics: set[str], decision: GroupDecision) -> None:
         if topics:

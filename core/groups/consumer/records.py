@@ -1,7 +1,7 @@
-"""The records of consumer-protocol groups in ``__consumer_offsets``: a key and a value each, as wire lists.
+"""The rows of consumer-protocol groups in ``__consumer_offsets``, and what they hold in memory.
 
 As in Kafka (KIP-848): a group's epochs, and for each member its metadata, its target and its current assignment. A
-crash may cut a step's records short after any of them: whether a group is complete is checked when it is loaded, and
+crash may cut a step's rows short after any of them: whether a group is complete is checked when it is loaded, and
 its next target repairs it (``ConsumerGroup.is_torn``).
 """
 
@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
-from raylog.core.groups.fields import as_int, as_list, as_str
-
-EPOCHS_KIND: Final = "consumer_group"
-MEMBER_KIND: Final = "consumer_member"
-TARGET_KIND: Final = "consumer_target"
-CURRENT_KIND: Final = "consumer_current"
-CONSUMER_KINDS: Final = frozenset({EPOCHS_KIND, MEMBER_KIND, TARGET_KIND, CURRENT_KIND})
-VERSION: Final = 1
+from raylog.protocol.groups import TopicPartitions
+from raylog.protocol.message import Message
+from raylog.protocol.rows import Row
 
 
 class Place(NamedTuple):
@@ -47,48 +42,37 @@ class MemberState(Enum):
     """It waits for partitions that other members have to give up."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochsChanged:
+class ReadTopic(Message, frozen=True):
+    """A topic that the members of a group read."""
+
+    topic: str
+    topic_id: str
+    partitions: int
+
+
+class EpochsChanged(Row, frozen=True):
     """A group's epochs: ``epoch`` grows with changes of members, subscriptions or topics; ``target_epoch`` follows.
 
-    ``topics``: facts of the topics from which the last target was made. ``changed_ms``: the time of day (since 1970) of
-    this record, -1 = unknown.
+    ``topics``: those from which the last target was made, by name. ``changed_ms``: the time of day (since 1970) of
+    this record, -1 = unknown. The tombstone ends the group, which has no members any more.
     """
+
+    KIND: ClassVar[str] = "consumer_group"
+    KEY: ClassVar[int] = 1
 
     group: str
     epoch: int
     target_epoch: int
     assignor: str
-    topics: Mapping[str, TopicFacts]
+    topics: tuple[ReadTopic, ...]
     changed_ms: int
 
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and value as wire lists."""
-        rows: list[object] = [[name, *facts] for name, facts in sorted(self.topics.items())]
-        return [EPOCHS_KIND, self.group], [
-            VERSION,
-            self.epoch,
-            self.target_epoch,
-            self.assignor,
-            rows,
-            self.changed_ms,
-        ]
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpochsDeleted:
-    """Tombstone of a group, which has no members any more."""
-
-    group: str
-
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and tombstone."""
-        return [EPOCHS_KIND, self.group], None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberChanged:
+class MemberChanged(Row, frozen=True):
     """What a member reports of itself; timeouts in milliseconds. ``assignor`` "" = it has no preference."""
+
+    KIND: ClassVar[str] = "consumer_member"
+    KEY: ClassVar[int] = 2
 
     group: str
     member_id: str
@@ -100,75 +84,101 @@ class MemberChanged:
     assignor: str
     client_host: str = ""
 
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and value as wire lists."""
-        return [MEMBER_KIND, self.group, self.member_id], [
-            VERSION,
-            self.instance_id,
-            self.client_id,
-            self.session_timeout_ms,
-            self.rebalance_timeout_ms,
-            list(self.topics),
-            self.assignor,
-            self.client_host,
-        ]
+
+class HeldPartitions(Message, frozen=True):
+    """Partitions of a topic which a member has since the same member epoch; 0 in a target."""
+
+    topic_id: str
+    topic: str
+    epoch: int
+    partitions: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TargetChanged:
+class TargetChanged(Row, frozen=True):
     """A member's target assignment."""
+
+    KIND: ClassVar[str] = "consumer_target"
+    KEY: ClassVar[int] = 2
 
     group: str
     member_id: str
-    partitions: frozenset[Place]
-
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and value as wire lists."""
-        key: list[object] = [TARGET_KIND, self.group, self.member_id]
-        return key, [VERSION, _rows(dict.fromkeys(self.partitions, 0))]
+    partitions: tuple[HeldPartitions, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurrentChanged:
-    """A member's current assignment: each partition with the member epoch since which the member has it.
+class CurrentChanged(Row, frozen=True):
+    """A member's current assignment; see :class:`Current`."""
 
-    ``epoch`` -2 = a static member that is away. ``revoking``: partitions that it has to give up, and has not confirmed.
-    """
+    KIND: ClassVar[str] = "consumer_current"
+    KEY: ClassVar[int] = 2
 
     group: str
     member_id: str
     epoch: int
     previous_epoch: int
     state: MemberState
-    assigned: Mapping[Place, int]
-    revoking: Mapping[Place, int]
+    assigned: tuple[HeldPartitions, ...]
+    revoking: tuple[HeldPartitions, ...]
 
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and value as wire lists."""
-        return [CURRENT_KIND, self.group, self.member_id], [
-            VERSION,
-            self.epoch,
-            self.previous_epoch,
-            self.state.value,
-            _rows(self.assigned),
-            _rows(self.revoking),
-        ]
+
+ConsumerRow = EpochsChanged | MemberChanged | TargetChanged | CurrentChanged
+CONSUMER_ROWS: Final = (EpochsChanged, MemberChanged, TargetChanged, CurrentChanged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberPartDeleted:
-    """Tombstone of a member's metadata, target or current assignment, by ``kind``."""
+class Current:
+    """A member's current assignment: each partition with the member epoch since which the member has it.
 
-    kind: str
-    group: str
+    ``epoch`` -2 = a static member that is away. ``revoking``: partitions that it has to give up, and has not confirmed.
+    """
+
     member_id: str
+    epoch: int = 0
+    previous_epoch: int = 0
+    state: MemberState = MemberState.STABLE
+    assigned: Mapping[Place, int]
+    revoking: Mapping[Place, int]
 
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and tombstone."""
-        return [self.kind, self.group, self.member_id], None
+    @classmethod
+    def of(cls, row: CurrentChanged) -> Current:
+        """Return what a row of the log states."""
+        return cls(
+            member_id=row.member_id,
+            epoch=row.epoch,
+            previous_epoch=row.previous_epoch,
+            state=row.state,
+            assigned=places_in(row.assigned),
+            revoking=places_in(row.revoking),
+        )
+
+    def row(self, group: str) -> CurrentChanged:
+        """Return it as a row of the log."""
+        return CurrentChanged(
+            group,
+            self.member_id,
+            self.epoch,
+            self.previous_epoch,
+            self.state,
+            held_partitions(self.assigned),
+            held_partitions(self.revoking),
+        )
 
 
-ConsumerRecord = EpochsChanged | EpochsDeleted | MemberChanged | TargetChanged | CurrentChanged | MemberPartDeleted
+def target_row(group: str, member_id: str, partitions: Iterable[Place]) -> TargetChanged:
+    """Return a member's target assignment as a row of the log."""
+    return TargetChanged(group, member_id, held_partitions(dict.fromkeys(partitions, 0)))
+
+
+def held_partitions(partitions: Mapping[Place, int]) -> tuple[HeldPartitions, ...]:
+    """Return partitions with their epochs as in a row, in order: those of a topic mostly share their epoch."""
+    found: dict[tuple[str, str, int], list[int]] = {}
+    for place in sorted(partitions):
+        found.setdefault((place.topic_id, place.topic, partitions[place]), []).append(place.partition)
+    return tuple(HeldPartitions(*head, tuple(numbers)) for head, numbers in found.items())
+
+
+def places_in(rows: Iterable[HeldPartitions]) -> dict[Place, int]:
+    """Return the partitions of a row with their epochs."""
+    return {Place(row.topic_id, row.topic, number): row.epoch for row in rows for number in row.partitions}
 
 
 def grouped(partitions: Iterable[Place]) -> list[tuple[str, str, list[int]]]:
@@ -179,70 +189,8 @@ def grouped(partitions: Iterable[Place]) -> list[tuple[str, str, list[int]]]:
     return [(*topic, numbers) for topic, numbers in found.items()]
 
 
-def consumer_record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> ConsumerRecord:
-    """Read one record; raises ValueError or TypeError for one that this release cannot read."""
-    kind, group = as_str(key[0]), as_str(key[1])
-    if value is None:
-        if kind == EPOCHS_KIND:
-            return EpochsDeleted(group=group)
-        return MemberPartDeleted(kind=kind, group=group, member_id=as_str(key[2]))
-    if value[0] != VERSION:
-        raise ValueError(f"A record of version {value[0]!r} is in __consumer_offsets; a newer release is needed.")
-    if kind == EPOCHS_KIND:
-        _, epoch, target_epoch, assignor, topics, changed_ms, *_ = value
-        rows = [as_list(row) for row in as_list(topics)]
-        return EpochsChanged(
-            group=group,
-            epoch=as_int(epoch),
-            target_epoch=as_int(target_epoch),
-            assignor=as_str(assignor),
-            topics={as_str(row[0]): TopicFacts(as_str(row[1]), as_int(row[2])) for row in rows},
-            changed_ms=as_int(changed_ms),
-        )
-    member_id = as_str(key[2])
-    if kind == TARGET_KIND:
-        return TargetChanged(group=group, member_id=member_id, partitions=frozenset(_places(value[1])))
-    if kind == CURRENT_KIND:
-        _, epoch, previous, state, assigned, revoking, *_ = value
-        return CurrentChanged(
-            group=group,
-            member_id=member_id,
-            epoch=as_int(epoch),
-            previous_epoch=as_int(previous),
-            state=MemberState(state),
-            assigned=_places(assigned),
-            revoking=_places(revoking),
-        )
-    return _member(group, member_id, value)
-
-
-def _member(group: str, member_id: str, value: Sequence[object]) -> MemberChanged:
-    _, instance_id, client_id, session_timeout_ms, rebalance_timeout_ms, topics, assignor, host, *_ = value
-    return MemberChanged(
-        group=group,
-        member_id=member_id,
-        instance_id=None if instance_id is None else as_str(instance_id),
-        client_id=as_str(client_id),
-        session_timeout_ms=as_int(session_timeout_ms),
-        rebalance_timeout_ms=as_int(rebalance_timeout_ms),
-        topics=tuple(as_str(topic) for topic in as_list(topics)),
-        assignor=as_str(assignor),
-        client_host=as_str(host),
-    )
-
-
-def _rows(partitions: Mapping[Place, int]) -> list[object]:
-    """Return [topic id, topic, epoch, [partitions]] in order: partitions of a topic mostly share their epoch."""
-    found: dict[tuple[str, str, int], list[object]] = {}
-    for place in sorted(partitions):
-        found.setdefault((place.topic_id, place.topic, partitions[place]), []).append(place.partition)
-    return [[*head, numbers] for head, numbers in found.items()]
-
-
-def _places(rows: object) -> dict[Place, int]:
-    found: dict[Place, int] = {}
-    for row in as_list(rows):
-        topic_id, topic, epoch, numbers, *_ = as_list(row)
-        for number in as_list(numbers):
-            found[Place(as_str(topic_id), as_str(topic), as_int(number))] = as_int(epoch)
-    return found
+def places_of(rows: Sequence[TopicPartitions] | None) -> frozenset[Place] | None:
+    """Return the partitions of a request's rows; None where it has none."""
+    if rows is None:
+        return None
+    return frozenset(Place(row.topic_id, row.topic, number) for row in rows for number in row.partitions)

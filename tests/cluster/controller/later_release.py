@@ -12,7 +12,7 @@ from unittest import mock
 import msgspec
 
 from raylog.base.errors import InvalidRequest
-from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted
+from raylog.core.groups.records import GroupChanged, OffsetCommitted
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.documents.registry import methods
@@ -51,7 +51,7 @@ def all_are_of_a_later_release() -> Iterator[Seen]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(calls, "encode_header", header))
         stack.enter_context(mock.patch.object(Request, "reply", answered))
-        for kind in (MetadataRecord, MemberRecord, PartitionState, ReplicaPlace):
+        for kind in (MetadataRecord, PartitionState, ReplicaPlace):
             stack.enter_context(mock.patch.object(kind, "to_wire", _grown_row(kind.to_wire)))
         for written in (OffsetCommitted, GroupChanged):
             stack.enter_context(mock.patch.object(written, "to_wire", _grown_value(written.to_wire)))
@@ -63,11 +63,12 @@ def _grown_row(to_wire: Any) -> Any:
 
 
 def _grown_value(to_wire: Any) -> Any:
-    def grown(self: Any) -> Any:
+    def row(self: Any) -> Any:
         key, value = to_wire(self)
-        return key, [*value, NEW]
+        fields = grown(type(self), [*key[1:], *value[1:]])
+        return key, [value[0], *fields[len(key) - 1 :]]
 
-    return grown
+    return row
 
 
 def _grown(name: str, part: str, args: Any) -> Any:

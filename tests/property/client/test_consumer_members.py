@@ -19,20 +19,21 @@ from raylog.client.group.assignors import strategies_of
 from raylog.client.group.membership import Call, Membership
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.events import (
-    AppendRecords,
-    Effect,
-    HeartbeatReceived,
-    JoinReceived,
-    LeaveReceived,
-    OffsetCommitReceived,
-    SyncReceived,
-    Tick,
-)
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
+from raylog.core.groups.events import AppendRecords, Effect, Tick
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.outbox import Outbox
-from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    JOIN_GROUP,
+    SYNC_GROUP,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    SyncGroupRequest,
+)
+from raylog.protocol.message import Message
 
 PARTITIONS = {"flights": 5, "trips": 2}
 MEMBERS = 4
@@ -62,8 +63,8 @@ class GroupOfMembers(RuleBasedStateMachine):
         self.committed: dict[TopicPartition, int] = {}
         self.coordinator = self._rebuilt()
 
-    def _rebuilt(self) -> CoordinatorMachine:
-        machine = CoordinatorMachine(
+    def _rebuilt(self) -> GroupCoordinatorMachine:
+        machine = GroupCoordinatorMachine(
             settings=GroupSettings(initial_rebalance_delay_ms=0),
             share=EVERY_KEY,
             new_member_id=self._new_member_id,
@@ -155,19 +156,8 @@ class GroupOfMembers(RuleBasedStateMachine):
         if not client.owned or generation < 0:
             return
         offsets = {each: self.committed.get(each, 0) + 1 for each in sorted(client.owned)}
-        rows = [("id", each.topic, each.partition, offset, -1, "") for each, offset in offsets.items()]
-        self.requests += 1
-        self._step(
-            OffsetCommitReceived(
-                cause="commit",
-                now_ms=self.now_ms,
-                request=self.requests,
-                group="board",
-                generation=generation,
-                member_id=member_id,
-                offsets=rows,
-            )
-        )
+        rows = [OffsetCommitPartition("id", *each, offset, -1, "") for each, offset in offsets.items()]
+        self._request(OffsetCommitRequest("board", generation, member_id, rows))
         answer = self.answers.pop(self.requests)
         if isinstance(answer, Refuse):
             client.member.failed(Call.COMMIT, answer.error, generation=generation)
@@ -191,16 +181,7 @@ class GroupOfMembers(RuleBasedStateMachine):
         client.owned.clear()
         client.member.lose("it has left", member_too=True)
         client.member.lost = False
-        self.requests += 1
-        self._step(
-            LeaveReceived(
-                cause="leave",
-                now_ms=self.now_ms,
-                request=self.requests,
-                group="board",
-                members=[(row.member_id, row.group_instance_id) for row in request.members],
-            )
-        )
+        self._request(request)
 
     @rule(step_ms=st.sampled_from([100, 900, 2_500]))
     def pass_time(self, step_ms: int) -> None:
@@ -222,31 +203,12 @@ class GroupOfMembers(RuleBasedStateMachine):
     def _send(
         self, client: Client, call: Call, request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest
     ) -> None:
+        client.waiting = (self.requests + 1, call, client.member.generation)
+        self._request(request)
+
+    def _request(self, message: Message) -> None:
         self.requests += 1
-        client.waiting = (self.requests, call, client.member.generation)
-        common: dict[str, Any] = {
-            "cause": call.value,
-            "now_ms": self.now_ms,
-            "request": self.requests,
-            "group": request.group_id,
-            "member_id": request.member_id,
-            "instance_id": request.group_instance_id,
-        }
-        if isinstance(request, JoinGroupRequest):
-            self._step(
-                JoinReceived(
-                    **common,
-                    client_id=request.client_id,
-                    session_timeout_ms=request.session_timeout_ms,
-                    rebalance_timeout_ms=request.rebalance_timeout_ms,
-                    protocols=[(protocol.name, protocol.metadata) for protocol in request.protocols],
-                )
-            )
-        elif isinstance(request, SyncGroupRequest):
-            assignments = {row.member_id: row.assignment for row in request.assignments}
-            self._step(SyncReceived(**common, generation=request.generation_id, assignments=assignments))
-        else:
-            self._step(HeartbeatReceived(**common, generation=request.generation_id))
+        self._step(Received(message=message, cause="test", request=self.requests, now_ms=self.now_ms))
 
     def _step(self, event: Any) -> None:
         out: Outbox[Effect] = self.coordinator.step(event)

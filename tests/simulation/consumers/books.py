@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 
 from raylog.actors.coordinators.runner import proof_row
 from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, Place
-from raylog.core.groups.records import GroupDeleted, OffsetCommitted, OffsetDeleted, record_from_wire
+from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, Place, places_in
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted
+from raylog.protocol.rows import Tombstone
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -38,18 +39,18 @@ class Books:
         """A row is durable."""
         if row[0] == proof_row():
             return
-        record = record_from_wire(*row)
+        record = GROUP_ROWS.read(*row)
         if isinstance(record, OffsetCommitted):
-            place = Place(record.key.topic_id, record.key.topic, record.key.partition)
+            place = Place(record.topic_id, record.topic, record.partition)
             if record.offset < self.offsets.get(place, 0):
                 raise Violation("CL2", f"{place} goes back from {self.offsets[place]} to {record.offset}")
             self.offsets[place] = record.offset
             self.commits += 1
-        elif not isinstance(record, (OffsetDeleted, GroupDeleted)):
+        elif not (isinstance(record, Tombstone) and record.kind in (OffsetCommitted, GroupChanged)):
             if isinstance(record, EpochsChanged):
                 self._epochs_grow(record)
             if isinstance(record, CurrentChanged):
-                for place in (*record.assigned, *record.revoking):
+                for place in places_in((*record.assigned, *record.revoking)):
                     owner = self.group.owners.get(place, record.member_id)
                     if owner != record.member_id:
                         raise Violation("CL1", f"{place} goes to {record.member_id}, and {owner} still has it")

@@ -11,8 +11,8 @@ from raylog.base.errors import CoordinatorLoadInProgress, RaylogError
 from raylog.base.invariants import InvariantBroken
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.consumer.records import MEMBER_KIND
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.consumer.records import MemberChanged
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import Event
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.outbox import Outbox
@@ -66,7 +66,7 @@ class Call:
             self.line.answer(self.number, result, error)
 
 
-class _Checked(CoordinatorMachine):
+class _Checked(GroupCoordinatorMachine):
     """The machine, which checks itself after each step."""
 
     is_checked = True
@@ -184,7 +184,7 @@ class Coordinator:
 
     def row(self, key: list[object], value: list[object] | None) -> tuple[Row, int]:
         """Return a row and its size."""
-        if key[0] == MEMBER_KIND and value is None:
+        if key[0] == MemberChanged.KIND and value is None:
             self.simulation.books.removed.add(str(key[2]))
         return (key, value), row_bytes(key, value)
 

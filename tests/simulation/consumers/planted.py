@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.core.groups.consumer import commits, heartbeats, reconcile
+from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from tests.simulation.planted.bugs import Edit, Planted, nothing
@@ -31,7 +31,7 @@ CONSUMER_BUGS = (
     _bug(
         "a heartbeat that does not name what it holds confirms a revocation",
         "CL1",
-        reconcile,
+        heartbeats,
         "_still_holds",
         "owned is None or any",
         "owned is not None and any",
@@ -41,13 +41,13 @@ CONSUMER_BUGS = (
         "CL4",
         heartbeats,
         "epoch_error",
-        "event.member_epoch == current.previous_epoch",
+        "message.member_epoch == current.previous_epoch",
         "False",
     ),
     _bug(
         "a commit counts for a partition that was given up",
         "CL2",
-        commits,
+        heartbeats,
         "commit_error",
         "is_in_time = ",
         "is_in_time = is_ours = True or ",

@@ -22,15 +22,9 @@ from raylog.base.errors import (
     ResetOutdated,
     UnknownMemberId,
 )
-from raylog.core.groups.records import (
-    GROUP_KIND,
-    OFFSET_KIND,
-    GroupChanged,
-    GroupDeleted,
-    MemberRecord,
-    record_from_wire,
-)
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, MemberRecord, OffsetCommitted
 from raylog.core.groups.states import GroupState
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.books import RULE, GroupBooks
 from tests.simulation.groups.observed import (
     Committed,
@@ -41,6 +35,7 @@ from tests.simulation.groups.observed import (
     in_common,
     keeps_leader,
     malformed,
+    preferences,
     voted,
 )
 from tests.simulation.groups.operators import codes_of_deletion, why_not_reset, why_outdated
@@ -100,19 +95,19 @@ class Answers:
     def row(self, key: Sequence[object], value: Sequence[object] | None, *, replayed: bool) -> None:
         """A row is read from the log, or decided."""
         group = self._group(str(key[1]))
-        if key[0] == OFFSET_KIND:
+        if key[0] == OffsetCommitted.KIND:
             _, _, topic_id, topic, partition = cast("tuple[str, str, str, str, int]", tuple(key))
             if value is None:
                 group.offsets.pop((topic_id, topic, partition), None)
             else:
                 group.offsets[topic_id, topic, partition] = cast(Committed, tuple(value[1:4]))
             return
-        if key[0] != GROUP_KIND:
+        if key[0] != GroupChanged.KIND:
             return
-        record = record_from_wire(key, value)
-        if isinstance(record, GroupDeleted):
+        record = GROUP_ROWS.read(key, value)
+        if isinstance(record, Tombstone):
             group.image = None
-            self._given_ms = {given: when for given, when in self._given_ms.items() if given[0] != record.group}
+            self._given_ms = {given: when for given, when in self._given_ms.items() if given[0] != key[1]}
             self._fresh.clear()
             return
         assert isinstance(record, GroupChanged)
@@ -278,7 +273,7 @@ class Answers:
             given = sum(1 for name, _ in self._given_ms if name == call.group)
             places = max(len(members) + len(group.comers) - 1, given)
             return None if places >= self._books.members_max else f"{places} members leave room for it"
-        others = [*(member.protocols for member in members), *(protocols for _, protocols in group.comers)]
+        others = [*map(preferences, members), *(protocols for _, protocols in group.comers)]
         return "all support an assignor of it" if in_common(others) else None
 
     def _is_replaced(self, call: Call) -> bool:

@@ -12,15 +12,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.groups.records import (
-    GroupChanged,
-    GroupDeleted,
-    MemberRecord,
-    OffsetCommitted,
-    OffsetDeleted,
-    record_from_wire,
-)
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, MemberRecord, OffsetCommitted, OffsetKey
 from raylog.core.groups.states import GroupState
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.operators import why_kept
 from tests.simulation.groups.ownership import superseded, taken_too_early, withheld
 from tests.simulation.groups.topic import TOPIC_ID, Row, Sender
@@ -110,15 +104,16 @@ class GroupBooks:
         if row.key[0] == "fence":
             return
         self._stored_rows[row.life, row.request] += 1
-        match record_from_wire(row.key, row.value):
+        match GROUP_ROWS.read(row.key, row.value):
             case GroupChanged() as image:
                 self._group_changed(image, row)
             case OffsetCommitted() as commit:
                 self._committed(offset, commit, row)
-            case OffsetDeleted(key=key):
-                self._offset_deleted(offset, (key.group, key.partition, key.topic_id), row)
-            case GroupDeleted(group=group):
-                self._group_deleted(group, row)
+            case Tombstone(kind=kind, key=key) if kind is OffsetCommitted:
+                group, topic_id, _, partition = OffsetKey(*key)
+                self._offset_deleted(offset, (group, partition, topic_id), row)
+            case Tombstone(kind=kind, key=(group,)) if kind is GroupChanged:
+                self._group_deleted(str(group), row)
 
     def _offset_deleted(self, offset: int, place: Place, row: Row) -> None:
         books = self._offsets.get(place)

@@ -24,7 +24,7 @@ from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups import events as ev
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.outbox import Outbox
 from tests.simulation.groups.answers import Answers
@@ -56,7 +56,7 @@ _DELETERS = ("offset_commit", "offset_reset", "offset_delete", "delete_group")
 """Requests that write offsets, or delete them."""
 
 
-class _WatchedMachine(CoordinatorMachine):
+class _WatchedMachine(GroupCoordinatorMachine):
     """The real machine; its steps are reported to the books, and each is validated."""
 
     def __init__(self, life: Coordinator, settings: GroupSettings) -> None:

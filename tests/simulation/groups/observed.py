@@ -88,6 +88,11 @@ def commit_code(offset: int, note: str) -> int:
     return OffsetMetadataTooLarge.code if len(note.encode()) > NOTE_BYTES_MAX else 0
 
 
+def preferences(member: MemberRecord) -> list[tuple[str, bytes]]:
+    """Return the assignors of a member with its metadata for each."""
+    return [(each.name, each.metadata) for each in member.protocols]
+
+
 def in_common(choices: Iterable[Protocols]) -> set[str]:
     """Return the assignors that all of these members support; at least one member."""
     names = [{name for name, _ in protocols} for protocols in choices]
@@ -99,7 +104,7 @@ def voted(image: GroupChanged, instead: Mapping[str, Protocols] | None = None) -
 
     The leader's preference decides between equals. ``instead`` has other preferences for some members.
     """
-    choices = {row.member_id: (instead or {}).get(row.member_id, row.protocols) for row in image.members}
+    choices = {row.member_id: (instead or {}).get(row.member_id, preferences(row)) for row in image.members}
     common = in_common(choices.values())
     if not common:
         return None
@@ -120,4 +125,4 @@ def differs_from_join(member: MemberRecord, args: Sequence[Any]) -> str | None:
     if written != tuple(args[2:6]):
         return f"{written} is written, and {tuple(args[2:6])} was sent"
     sent = [(name, bytes(metadata)) for name, metadata in args[7]]
-    return None if sent == list(member.protocols) else "the metadata are not those that were sent"
+    return None if sent == preferences(member) else "the metadata are not those that were sent"

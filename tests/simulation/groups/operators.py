@@ -12,7 +12,7 @@ from typing import Any
 from raylog.base.errors import GroupSubscribedToTopic
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.states import GroupState
-from tests.simulation.groups.observed import Committed, ObservedGroup, Protocols, Where
+from tests.simulation.groups.observed import Committed, ObservedGroup, Protocols, Where, preferences
 from tests.simulation.groups.topic import ELSE_ID, TOPIC
 
 ANY = -2
@@ -31,7 +31,7 @@ def why_kept(image: GroupChanged | None, topic_id: str, *, expires: bool) -> str
         return None
     if expires and image.state is not GroupState.STABLE:
         return f"the group is {image.state.value}"
-    if is_read(topic_id, (member.protocols for member in image.members)):
+    if is_read(topic_id, map(preferences, image.members)):
         return f"members of generation {image.generation} read its topic"
     return None
 
@@ -41,7 +41,7 @@ def codes_of_deletion(group: ObservedGroup, topic_id: str) -> set[int]:
     if group.is_empty and not group.is_touched:
         return {0}
     members = () if group.image is None else group.image.members
-    choices = [*(member.protocols for member in members), *(protocols for _, protocols in group.comers)]
+    choices = [*map(preferences, members), *(protocols for _, protocols in group.comers)]
     if not is_read(topic_id, choices):
         return {0}
     has_members = bool(group.joining) or not (group.is_empty or group.is_touched)

@@ -9,12 +9,11 @@ from raylog.base.errors import FencedInstanceId
 from raylog.client.group import membership
 from raylog.client.group.membership import Membership
 from raylog.core.coordinators.writing import RowQueue
-from raylog.core.groups import rebalance, use
-from raylog.core.groups.committed import offsets, resets
-from raylog.core.groups.committed.offsets import OffsetStore
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups import offsets, rebalance, resets, use
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group, Member
+from raylog.core.groups.offsets import OffsetStore
 from raylog.core.groups.use import GroupUse
 from tests.simulation.groups import sabotage
 from tests.simulation.groups.coordinator import Coordinator
@@ -79,9 +78,9 @@ GROUP_BUGS = (
     _bug(
         "a generation is not written before members receive it",
         "I15",
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "_apply",
-        sabotage.generation_unwritten(CoordinatorMachine._apply),
+        sabotage.generation_unwritten(GroupCoordinatorMachine._apply),
     ),
     _bug(
         "a member id is given again",
@@ -128,9 +127,9 @@ GROUP_BUGS = (
     _bug(
         "the offsets of a group go with its last member",
         "I15",
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "_apply",
-        sabotage.offsets_of_the_lost(CoordinatorMachine._apply),
+        sabotage.offsets_of_the_lost(GroupCoordinatorMachine._apply),
     ),
     _bug(
         "a member without partitions gets the leader's",
@@ -347,16 +346,16 @@ GROUP_BUGS = (
         "expired",
         sabotage.expire_when_empty(offsets.expired),
     ),
-    _bug("offsets never expire", "L2", CoordinatorMachine, "_expire", lambda self, decision: None),
-    _bug("stamps are of the host's clock", "I15", CoordinatorMachine, "_wall_ms", lambda self, now_ms: now_ms),
+    _bug("offsets never expire", "L2", GroupCoordinatorMachine, "_expire", lambda self, decision: None),
+    _bug("stamps are of the host's clock", "I15", GroupCoordinatorMachine, "_wall_ms", lambda self, now_ms: now_ms),
     _bug(
         "a deleted group leaves its offsets",
         MACHINE_OR_ANSWER,
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "_delete",
         sabotage.delete_the_group_alone,
     ),
-    _bug("a group with members is deleted", "I15", CoordinatorMachine, "_delete", sabotage.delete_at_once),
+    _bug("a group with members is deleted", "I15", GroupCoordinatorMachine, "_delete", sabotage.delete_at_once),
     _bug(
         "the offset of a deleted topic counts for its successor",
         "I15",
@@ -367,9 +366,9 @@ GROUP_BUGS = (
     _bug(
         "notes beside offsets are lost in a failover",
         "I15",
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "replay",
-        sabotage.notes_are_lost(CoordinatorMachine.replay),
+        sabotage.notes_are_lost(GroupCoordinatorMachine.replay),
     ),
     _bug("deleting an offset deletes all of its group", "I15", offsets, "delete", sabotage.delete_all_offsets),
     _bug(
@@ -386,7 +385,7 @@ GROUP_BUGS = (
         "I15",
         resets,
         "_outdated",
-        Edit("if event.generation not in (-1, use.generation):", "if False:"),
+        Edit("if message.generation_id not in (-1, use.generation):", "if False:"),
         seeds=200,
     ),
     _bug(
@@ -394,7 +393,7 @@ GROUP_BUGS = (
         "I15",
         resets,
         "_outdated",
-        Edit("if planned_from not in (ANY, offset) and", "if False and"),
+        Edit("if planned.planned_from not in (ANY, offset) and", "if False and"),
     ),
     _bug("a reset skips its last partition", "I15", resets, "reset", Edit("for row in rows:", "for row in rows[:-1]:")),
     _bug(

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from raylog.actors.request_table import RequestTable
 from raylog.base.errors import (
     FencedInstanceId,
@@ -17,32 +19,26 @@ from raylog.base.errors import (
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.groups import rebalance
-from raylog.core.groups.committed.offsets import OffsetStore
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import (
-    DeleteGroupReceived,
-    Effect,
-    HeartbeatReceived,
-    JoinReceived,
-    OffsetCommitReceived,
-    OffsetDeleteReceived,
-    SyncReceived,
-)
+from raylog.core.groups.events import Effect
 from raylog.core.groups.group import Group, Member
-from raylog.core.groups.records import (
-    OFFSET_KIND,
-    GroupChanged,
-    GroupDeleted,
-    OffsetCommitted,
-    OffsetDeleted,
-    OffsetKey,
-    Record,
-)
+from raylog.core.groups.offsets import OffsetStore
+from raylog.core.groups.records import GroupChanged, OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    DeleteGroupRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    SyncGroupRequest,
+)
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.topic import OffsetsTopic, Row
 
 
@@ -57,8 +53,10 @@ def load_half_the_log(original: Callable[..., list[Row]]) -> Callable[..., list[
 
 
 def commits_of_any_generation(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
-    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
-        return original(group, replace(event, generation=group.generation) if event.generation >= 0 else event)
+    def commit_error(group: Group, message: OffsetCommitRequest) -> RaylogError | None:
+        return original(
+            group, structs.replace(message, generation_id=group.generation) if message.generation_id >= 0 else message
+        )
 
     return commit_error
 
@@ -66,9 +64,9 @@ def commits_of_any_generation(original: Callable[..., RaylogError | None]) -> Ca
 def commits_of_strangers(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
     """A client that knows the generation may commit, member or not."""
 
-    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
-        error = original(group, event)
-        return None if event.generation == group.generation and group.state is GroupState.STABLE else error
+    def commit_error(group: Group, message: OffsetCommitRequest) -> RaylogError | None:
+        error = original(group, message)
+        return None if message.generation_id == group.generation and group.state is GroupState.STABLE else error
 
     return commit_error
 
@@ -76,8 +74,8 @@ def commits_of_strangers(original: Callable[..., RaylogError | None]) -> Callabl
 def commits_without_instance(original: Callable[..., RaylogError | None]) -> Callable[..., RaylogError | None]:
     """A commit does not carry its instance id."""
 
-    def commit_error(group: Group, event: OffsetCommitReceived) -> RaylogError | None:
-        return original(group, replace(event, instance_id=None))
+    def commit_error(group: Group, message: OffsetCommitRequest) -> RaylogError | None:
+        return original(group, structs.replace(message, group_instance_id=None))
 
     return commit_error
 
@@ -106,7 +104,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
     """The generation restarts from one after a failover."""
 
     def replay(self: Group, image: GroupChanged) -> None:
-        original(self, replace(image, generation=1))
+        original(self, image.changed(generation=1))
 
     return replay
 
@@ -114,7 +112,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
 def generation_unwritten(original: Callable[..., None]) -> Callable[..., None]:
     """As in Kafka: a generation is written only with its assignments, and issued again after a failover."""
 
-    def apply(self: CoordinatorMachine, record: object) -> None:
+    def apply(self: GroupCoordinatorMachine, record: object) -> None:
         if isinstance(record, GroupChanged) and not self._loaded and record.state is GroupState.COMPLETING_REBALANCE:
             return
         original(self, record)
@@ -158,7 +156,7 @@ def assign_twice(original: Callable[..., bytes]) -> Callable[..., bytes]:
 def offsets_of_the_lost(original: Callable[..., None]) -> Callable[..., None]:
     """An empty group loses its offsets with its last member."""
 
-    def apply(self: CoordinatorMachine, record: object) -> None:
+    def apply(self: GroupCoordinatorMachine, record: object) -> None:
         original(self, record)
         if isinstance(record, GroupChanged) and record.state is GroupState.EMPTY:
             self._offsets._by_group.pop(record.group, None)
@@ -192,7 +190,7 @@ def old_rather_than_unknown(original: Callable[..., RaylogError | None]) -> Call
     return fence
 
 
-def every_heartbeat_succeeds(group: Group, event: HeartbeatReceived, decision: GroupDecision) -> None:
+def every_heartbeat_succeeds(group: Group, event: Received[HeartbeatRequest], decision: GroupDecision) -> None:
     decision.reply(event.request, [])
 
 
@@ -212,7 +210,7 @@ def assignments_of_an_earlier_round(original: Callable[..., GroupChanged]) -> Ca
 def successors_join_no_round(original: Callable[..., None]) -> Callable[..., None]:
     """A returning static member takes its predecessor's slot even while assignments are being made."""
 
-    def replace_static(group: Group, old_id: str, new_id: str, event: JoinReceived, *rest: Any) -> None:
+    def replace_static(group: Group, old_id: str, new_id: str, event: Received[JoinGroupRequest], *rest: Any) -> None:
         if group.state is not GroupState.COMPLETING_REBALANCE or group.image is None:
             original(group, old_id, new_id, event, *rest)
             return
@@ -221,7 +219,7 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
         member = group.rename(old_id, new_id)
         rebalance._update(member, event, protocols)
         rows = tuple(group.renamed_rows(old_id, member))
-        decision.write(replace(group.image, leader=group.leader, members=rows, changed_ms=decision.wall_ms))
+        decision.write(group.image.changed(leader=group.leader, members=rows, changed_ms=decision.wall_ms))
         member.sync_due = True
         member.restart_session(event.now_ms)
         decision.reply(event.request, rebalance._join_reply(group, member))
@@ -251,15 +249,16 @@ def predecessors_are_sent_to_join(original: Callable[..., None]) -> Callable[...
 def late_members_have_a_place(original: Callable[..., bool]) -> Callable[..., bool]:
     """A member of the last generation is taken even when newcomers have filled the next one."""
 
-    def is_full(group: Group, event: JoinReceived, replaced: str | None, settings: GroupSettings) -> bool:
-        return event.member_id not in group.members and original(group, event, replaced, settings)
+    def is_full(group: Group, message: JoinGroupRequest, replaced: str | None, settings: GroupSettings) -> bool:
+        return message.member_id not in group.members and original(group, message, replaced, settings)
 
     return is_full
 
 
 def timeouts_of_the_predecessor(original: Callable[..., None]) -> Callable[..., None]:
-    def update(member: Member, event: JoinReceived, *rest: Any) -> None:
-        original(member, replace(event, session_timeout_ms=member.session_timeout_ms), *rest)
+    def update(member: Member, event: Received[JoinGroupRequest], *rest: Any) -> None:
+        message = structs.replace(event.message, session_timeout_ms=member.session_timeout_ms)
+        original(member, replace(event, message=message), *rest)
 
     return update
 
@@ -274,9 +273,10 @@ def sessions_never_end(self: Member, now_ms: int) -> None:
 
 
 def syncs_wait_for_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def sync(group: Group, event: SyncReceived, decision: GroupDecision) -> None:
-        waits = group.state is GroupState.COMPLETING_REBALANCE and event.member_id != group.leader
-        if waits and group.fence(event.member_id, event.instance_id, event.generation) is None:
+    def sync(group: Group, event: Received[SyncGroupRequest], decision: GroupDecision) -> None:
+        message = event.message
+        waits = group.state is GroupState.COMPLETING_REBALANCE and message.member_id != group.leader
+        if waits and group.fence(message.member_id, message.group_instance_id, message.generation_id) is None:
             decision.reply(event.request, [b""])
         else:
             original(group, event, decision)
@@ -325,19 +325,21 @@ def expire_when_empty(original: Callable[..., list[OffsetKey]]) -> Callable[...,
     return expired
 
 
-def delete_the_group_alone(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
+def delete_the_group_alone(
+    self: GroupCoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision
+) -> None:
     """The offsets of a deleted group are kept."""
     if self._named_group(event, decision) is not None:
-        decision.write(GroupDeleted(group=event.group))
+        decision.write(Tombstone(GroupChanged, (event.message.group_id,)))
         decision.reply(event.request, [])
 
 
-def delete_at_once(self: CoordinatorMachine, event: DeleteGroupReceived, decision: GroupDecision) -> None:
+def delete_at_once(self: GroupCoordinatorMachine, event: Received[DeleteGroupRequest], decision: GroupDecision) -> None:
     """The group's members are ignored."""
     if self._named_group(event, decision) is not None:
-        for committed in self._offsets.of(event.group):
-            decision.write(OffsetDeleted(key=committed.key))
-        decision.write(GroupDeleted(group=event.group))
+        for committed in self._offsets.of(event.message.group_id):
+            decision.write(Tombstone(OffsetCommitted, committed.key))
+        decision.write(Tombstone(GroupChanged, (event.message.group_id,)))
         decision.reply(event.request, [])
 
 
@@ -354,26 +356,28 @@ def topics_of_one_name(original: Callable[..., OffsetCommitted | None]) -> Calla
 def notes_are_lost(original: Callable[..., None]) -> Callable[..., None]:
     """The notes beside offsets do not survive a failover."""
 
-    def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
-        original(self, key, [*value[:3], "", *value[4:]] if key[0] == OFFSET_KIND and value is not None else value)
+    def replay(self: GroupCoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
+        original(
+            self, key, [*value[:3], "", *value[4:]] if key[0] == OffsetCommitted.KIND and value is not None else value
+        )
 
     return replay
 
 
 def delete_all_offsets(
-    store: OffsetStore, use: GroupUse, event: OffsetDeleteReceived, decision: GroupDecision, **_: object
+    store: OffsetStore, use: GroupUse, event: Received[OffsetDeleteRequest], decision: GroupDecision, **_: object
 ) -> None:
     """A deletion of some offsets deletes all of the group."""
     for committed in store.of(use.group):
-        decision.write(OffsetDeleted(key=committed.key))
-    decision.reply(event.request, [[topic, partition, 0] for _, topic, partition in event.partitions])
+        decision.write(Tombstone(OffsetCommitted, committed.key))
+    decision.reply(event.request, [[row.topic, row.partition, 0] for row in event.message.partitions])
 
 
 def keep_empty_groups(original: Callable[..., None]) -> Callable[..., None]:
     """A group without members and offsets is kept for good."""
 
-    def write(self: GroupDecision, record: Record) -> None:
-        if not (isinstance(record, GroupDeleted) and self.cause == "tick"):
+    def write(self: GroupDecision, record: Row | Tombstone) -> None:
+        if not (isinstance(record, Tombstone) and record.kind is GroupChanged and self.cause == "tick"):
             original(self, record)
 
     return write

@@ -21,8 +21,10 @@ from raylog.base.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetDeleted, OffsetKey
+from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetKey
 from raylog.core.groups.states import GroupState
+from raylog.protocol.groups import JoinGroupProtocol
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.answers import Answers
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Call
@@ -68,7 +70,7 @@ class Coordinator:
                 client_id="reader",
                 session_timeout_ms=600,
                 rebalance_timeout_ms=1_000,
-                protocols=(("range", b""),),
+                protocols=(JoinGroupProtocol("range", b""),),
                 assignment=member.encode() if given else b"",
             )
             for member, instance in (("a", None), ("b", "instance"))
@@ -241,7 +243,7 @@ def test_an_assignor_without_a_vote_and_too_many_members(coordinator: Coordinato
 def test_offsets_are_fetched_and_deleted_as_they_were_committed(coordinator: Coordinator) -> None:
     for topic_id in ("t", "u"):
         key = OffsetKey("kept", topic_id, "orders", 0)
-        committed = OffsetCommitted(key=key, offset=1, leader_epoch=2, metadata="note", committed_ms=0)
+        committed = OffsetCommitted(*key, offset=1, leader_epoch=2, metadata="note", committed_ms=0)
         coordinator.answers.row(*committed.to_wire(), replayed=True)
     fetch = Request("offset_fetch", "kept", [["t", "orders", 0]])
     coordinator.reply(fetch, [["t", "orders", 0, 1, 2, "note"]])
@@ -249,14 +251,16 @@ def test_offsets_are_fetched_and_deleted_as_they_were_committed(coordinator: Coo
         coordinator.reply(fetch, [["t", "orders", 0, 1, 2, ""]])
     delete = coordinator.receive(Request("offset_delete", "kept", [["t", "orders", 0]]))
     for topic_id in ("t", "u"):
-        coordinator.answers.row(*OffsetDeleted(key=OffsetKey("kept", topic_id, "orders", 0)).to_wire(), replayed=False)
+        coordinator.answers.row(
+            *Tombstone(OffsetCommitted, OffsetKey("kept", topic_id, "orders", 0)).to_wire(), replayed=False
+        )
     with anomaly():
         coordinator.answers.replied(delete, [["orders", 0, 0]], NOW_MS)
 
 
 def test_a_group_that_is_not_listed_or_described_otherwise(coordinator: Coordinator) -> None:
     key = OffsetKey("kept", "t", "orders", 0)
-    committed = OffsetCommitted(key=key, offset=1, leader_epoch=-1, metadata="", committed_ms=0)
+    committed = OffsetCommitted(*key, offset=1, leader_epoch=-1, metadata="", committed_ms=0)
     coordinator.answers.row(*committed.to_wire(), replayed=True)
     coordinator.reply(Request("list_groups"), [["g", "consumer", "Stable"], ["kept", "", "Empty"]])
     with anomaly():

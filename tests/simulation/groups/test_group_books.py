@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import count
 
 import pytest
+from msgspec.structs import replace
 
 from raylog.base.ids import TopicPartition
 from raylog.client.group.assignor import Subscription
 from raylog.client.group.embedded_protocol import encode_assignment, encode_subscription
-from raylog.core.groups.records import (
-    GroupChanged,
-    GroupDeleted,
-    MemberRecord,
-    OffsetCommitted,
-    OffsetDeleted,
-    OffsetKey,
-    Record,
-)
+from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetKey
 from raylog.core.groups.states import GroupState
+from raylog.protocol.groups import JoinGroupProtocol
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.books import EXPIRY_MS, WALL_AHEAD_MS, Claim, GroupBooks
 from tests.simulation.groups.topic import ELSE_ID, ELSEWHERE, TOPIC, TOPIC_ID, Row, Sender
 from tests.simulation.world import Violation
@@ -42,7 +36,7 @@ def member(member_id: str, *partitions: int, instance: str | None = None) -> Mem
         client_id="reader",
         session_timeout_ms=600,
         rebalance_timeout_ms=1000,
-        protocols=(("range", b""),),
+        protocols=(JoinGroupProtocol("range", b""),),
         assignment=assignment,
     )
 
@@ -51,7 +45,8 @@ def keeper(member_id: str, owned: tuple[int, ...], *partitions: int) -> MemberRe
     """A cooperative member that holds ``owned`` while it joins, and gets ``partitions``."""
     held = tuple(TopicPartition(TOPIC, number) for number in owned)
     metadata = encode_subscription(Subscription(topics=(TOPIC,), owned=held, generation=1))
-    return replace(member(member_id, *partitions), protocols=(("cooperative-sticky", metadata),))
+    protocols = (JoinGroupProtocol("cooperative-sticky", metadata),)
+    return replace(member(member_id, *partitions), protocols=protocols)
 
 
 class History:
@@ -63,7 +58,9 @@ class History:
         self._end = count()
         self.books.loaded(LIFE, 0)
 
-    def write(self, record: Record, *, sender: Sender | None = None, request: int = 0) -> None:
+    def write(
+        self, record: GroupChanged | OffsetCommitted | Tombstone, *, sender: Sender | None = None, request: int = 0
+    ) -> None:
         key, value = record.to_wire()
         self.books.stored(next(self._end), Row(key, value, self.now_ms, LIFE, request, sender))
 
@@ -95,7 +92,7 @@ class History:
     ) -> None:
         self.write(
             OffsetCommitted(
-                key=key,
+                *key,
                 offset=offset,
                 leader_epoch=-1,
                 metadata="",
@@ -304,9 +301,9 @@ def test_a_member_id_that_is_given_twice(history: History) -> None:
 def test_offsets_and_groups_do_not_vanish(history: History) -> None:
     history.commit("a", 1, 4)
     with anomaly():
-        history.write(OffsetDeleted(key=KEY))
+        history.write(Tombstone(OffsetCommitted, KEY))
     with anomaly():
-        history.write(GroupDeleted(group="g"))
+        history.write(Tombstone(GroupChanged, ("g",)))
 
 
 def test_an_offset_is_forgotten_after_its_group_was_empty_for_long(history: History) -> None:
@@ -316,12 +313,12 @@ def test_an_offset_is_forgotten_after_its_group_was_empty_for_long(history: Hist
     history.generation(2)
     history.now_ms += RETENTION_MS - 1
     with anomaly():
-        history.write(OffsetDeleted(key=KEY))
+        history.write(Tombstone(OffsetCommitted, KEY))
     history.now_ms += 1
     assert history.books.overdue(history.now_ms) == []
     assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0, TOPIC_ID)]
-    history.write(OffsetDeleted(key=KEY))
-    history.write(GroupDeleted(group="g"))
+    history.write(Tombstone(OffsetCommitted, KEY))
+    history.write(Tombstone(GroupChanged, ("g",)))
     assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == []
     history.books.offsets_answered("g", 9, [[TOPIC_ID, "orders", 0, -1, -1, ""]])
     with anomaly():
@@ -332,9 +329,9 @@ def test_a_deleted_group_keeps_no_offset() -> None:
     found = History()
     found.commit("", -1, 4)
     with anomaly():
-        found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
-    found.write(OffsetDeleted(key=KEY), sender=Sender(0, "", -1, False))
-    found.write(GroupDeleted(group="g"), sender=Sender(0, "", -1, False))
+        found.write(Tombstone(GroupChanged, ("g",)), sender=Sender(0, "", -1, False))
+    found.write(Tombstone(OffsetCommitted, KEY), sender=Sender(0, "", -1, False))
+    found.write(Tombstone(GroupChanged, ("g",)), sender=Sender(0, "", -1, False))
 
 
 def cooperative(history: History, number: int, *members: MemberRecord, stable: bool = True) -> None:
@@ -362,7 +359,7 @@ def test_a_member_that_reads_on_beside_the_next_owner() -> None:
     first, second = keeper("a", ()), keeper("b", (), 0)
     cooperative(history, 1, replace(first, assignment=member("a", 0).assignment))
     history.books.claims(1, claim("a", 1, 0))
-    history.books.joins(1, "a", dict(first.protocols))
+    history.books.joins(1, "a", {each.name: each.metadata for each in first.protocols})
     cooperative(history, 2, first, second)
     with anomaly():
         history.books.claims(2, claim("b", 2, 0))
@@ -377,7 +374,7 @@ def test_a_generation_that_leaves_a_partition_unread() -> None:
 
 def test_records_with_the_time_of_another_clock(history: History) -> None:
     history.now_ms += 1
-    committed = OffsetCommitted(key=KEY, offset=1, leader_epoch=-1, metadata="", committed_ms=history.now_ms)
+    committed = OffsetCommitted(*KEY, offset=1, leader_epoch=-1, metadata="", committed_ms=history.now_ms)
     with anomaly():
         history.write(committed, sender=Sender(1, "a", 1, False))
 
@@ -394,17 +391,17 @@ def test_a_member_receives_a_generation_before_it_is_stored(history: History) ->
 
 def test_offsets_that_members_read_stay_and_others_may_be_deleted(history: History) -> None:
     operator = Sender(0, "", -1, moved_back=False)
-    topics = (("range", b"... orders ..."),)
+    topics = (JoinGroupProtocol("range", b"... orders ..."),)
     history.generation(2, *(replace(member(each, place), protocols=topics) for place, each in enumerate("ab")))
     history.commit("a", 2, 4)
     history.commit("a", 2, 5, key=ELSEWHERE_KEY)
     with anomaly():
-        history.write(OffsetDeleted(key=KEY), sender=operator)
+        history.write(Tombstone(OffsetCommitted, KEY), sender=operator)
     with anomaly():
-        history.write(OffsetDeleted(key=ELSEWHERE_KEY))  # its retention is not over
+        history.write(Tombstone(OffsetCommitted, ELSEWHERE_KEY))  # its retention is not over
     history.now_ms += RETENTION_MS
     assert history.books.overdue(history.now_ms + EXPIRY_MS + 1) == [("g", 0, ELSE_ID)]
-    history.write(OffsetDeleted(key=ELSEWHERE_KEY), sender=operator)
+    history.write(Tombstone(OffsetCommitted, ELSEWHERE_KEY), sender=operator)
 
 
 def test_a_reset_is_in_one_batch() -> None:

@@ -7,21 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.groups.consumer.records import EpochsDeleted
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.consumer.records import EpochsChanged
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.records import GroupDeleted
+from raylog.core.groups.records import GroupChanged
+from raylog.protocol.rows import Tombstone
 from tests.simulation.whole.books import Books
 
 
 def watch_groups(books: Books) -> None:
     """Note each group that a coordinator deletes from now on in the books."""
-    expire: Callable[[CoordinatorMachine, GroupDecision], None] = CoordinatorMachine._expire
+    expire: Callable[[GroupCoordinatorMachine, GroupDecision], None] = GroupCoordinatorMachine._expire
 
-    def noted(machine: CoordinatorMachine, decision: GroupDecision) -> None:
+    def noted(machine: GroupCoordinatorMachine, decision: GroupDecision) -> None:
         expire(machine, decision)
         for record in decision.records:
-            if isinstance(record, GroupDeleted | EpochsDeleted):
-                books.group_ended(record.group)
+            if isinstance(record, Tombstone) and record.kind in (GroupChanged, EpochsChanged):
+                books.group_ended(str(record.key[0]))
 
-    CoordinatorMachine._expire = noted  # type: ignore[assignment, method-assign]
+    GroupCoordinatorMachine._expire = noted  # type: ignore[assignment, method-assign]

@@ -34,7 +34,7 @@ from raylog.actors.transactions.runner import TransactionRunner
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.configuration.config_key import Change
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.transactions.coordinator import TransactionMachine
 from tests.unit.actors.replica.test_consumer_reads import leading
 from tests.unit.actors.replica.test_reconfigured import SETTINGS
@@ -191,7 +191,7 @@ def test_what_was_read_before_does_not_count_at_the_altered_pace() -> None:
 
 
 def test_a_group_coordinator_goes_by_what_it_was_sent() -> None:
-    machine = CoordinatorMachine(settings=group_settings({}, {}), share=EVERY_KEY, new_member_id=lambda _: "m")
+    machine = GroupCoordinatorMachine(settings=group_settings({}, {}), share=EVERY_KEY, new_member_id=lambda _: "m")
     runner: GroupCoordinatorRunner[Any, Any] = GroupCoordinatorRunner(machine, _Ports())
     machine.loaded(0)
     settings = replace(group_settings({"offsets.retention.check.interval.ms": "500"}, {}), group_max_size=3)

@@ -10,14 +10,13 @@ import pytest
 
 from raylog.actors.controller import requests as controller_requests
 from raylog.actors.derived_events import DerivedEvent
-from raylog.actors.groups import requests as group_requests
-from raylog.actors.groups.requests import GroupRequest
+from raylog.actors.received import ArrivedRequest, received
 from raylog.actors.transactions import requests as transaction_requests
 from raylog.base.errors import InvalidRequest
 from raylog.base.features import FIRST_LEVEL
 from raylog.base.ids import TopicPartition
 from raylog.core.controller import events as ctl
-from raylog.core.groups.events import DeleteGroupReceived, JoinReceived, OffsetCommitReceived, SyncReceived
+from raylog.core.groups.events import GroupMessage
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
@@ -37,19 +36,18 @@ NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
 
 DERIVED = [
     *controller_requests.EVENTS.values(),
-    *group_requests.EVENTS.values(),
     *transaction_requests.EVENTS.values(),
 ]
 
 
-def group_request(method: str, args: object) -> GroupRequest:
-    return cast(GroupRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7", grant=None))
+def group_request(method: str, args: object) -> ArrivedRequest:
+    return cast(ArrivedRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7", grant=None))
 
 
 def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
     tables = (
         (CONTROLLER, controller_requests.EVENTS),
-        (GROUP_COORDINATOR, group_requests.EVENTS),
+        (GROUP_COORDINATOR, get_args(GroupMessage)),
         (TRANSACTION_COORDINATOR, transaction_requests.EVENTS),
     )
     for endpoint, events in tables:
@@ -83,10 +81,10 @@ def test_a_copied_field_has_the_type_that_the_event_expects(derived: DerivedEven
 
 
 def test_a_field_without_a_value_shows_when_the_table_is_made() -> None:
-    with pytest.raises(TypeError, match="'group', and a request 'delete_group' no 'group'"):
-        DerivedEvent(DELETE_GROUP, DeleteGroupReceived)
+    with pytest.raises(TypeError, match="'topic', and a request 'delete_group' no 'topic'"):
+        DerivedEvent(DELETE_GROUP, ctl.DeleteTopicReceived)
     with pytest.raises(TypeError, match="no fields \\['generation'\\]"):
-        DerivedEvent(DELETE_GROUP, DeleteGroupReceived, group_requests.NAMES, generation=lambda args: 1)
+        DerivedEvent(DELETE_GROUP, ctl.DeleteTopicReceived, {"topic": "group_id"}, generation=lambda args: 1)
 
 
 def other_than(value: Any) -> Any:
@@ -125,13 +123,6 @@ def test_rows_of_a_request_become_tuples_of_the_event() -> None:
     event = controller_requests.event_for(named, 1, 2, 3)
     assert isinstance(event, ctl.ElectLeadersReceived)
     assert event.partitions == (TopicPartition("t", 1), TopicPartition("u", 2))
-    join = group_request("join_group", ["g", "", None, "c", 1, 2, "consumer", [["range", b"meta", "later"]]])
-    joined = group_requests.event_for(join, 1, 2)
-    assert isinstance(joined, JoinReceived)
-    assert joined.protocols == (("range", b"meta"),)
-    synced = group_requests.event_for(group_request("sync_group", ["g", 1, "m", None, [["m", b"all"]]]), 1, 2)
-    assert isinstance(synced, SyncReceived)
-    assert synced.assignments == {"m": b"all"}
 
 
 def test_an_earlier_broker_registers_with_the_first_feature_level() -> None:
@@ -144,8 +135,7 @@ def test_an_earlier_broker_registers_with_the_first_feature_level() -> None:
 def test_an_offset_commit_carries_the_instance_id_of_a_static_member() -> None:
     commit = ["g", 1, "m", [["id", "t", 0, 5, 1, ""]]]
     for args, instance in (([*commit, "i"], "i"), ([*commit, None], None), (commit, None)):
-        event = group_requests.event_for(group_request("offset_commit", args), 1, 2)
-        assert isinstance(event, OffsetCommitReceived)
-        assert event.instance_id == instance
+        event = received(GROUP_COORDINATOR, group_request("offset_commit", args), 1, 2)
+        assert event.message.group_instance_id == instance
     with pytest.raises(InvalidRequest, match="'group_instance_id' is wrong"):
-        group_requests.event_for(group_request("offset_commit", [*commit, 5]), 1, 2)
+        received(GROUP_COORDINATOR, group_request("offset_commit", [*commit, 5]), 1, 2)

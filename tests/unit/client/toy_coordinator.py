@@ -1,4 +1,4 @@
-"""A group coordinator for the clients' tests: the real `CoordinatorMachine` behind real sockets, its log in memory.
+"""A group coordinator for the clients' tests: the real machine behind real sockets, its log in memory.
 
 Every step is checked by the machine's own `validate`, and by a referee of our own: in one generation a partition has
 one owner, and generations never fall. `move` replaces the coordinator as a restarted actor does: another port, and a
@@ -10,18 +10,19 @@ import time
 from collections import Counter
 from typing import Any
 
-from raylog.actors.groups.requests import event_for
+from raylog.actors.received import received
 from raylog.base import errors
 from raylog.base.ids import TopicPartition
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import AppendRecords, Effect, Event, LookUpTopics, RequestDropped, Tick, TopicsSeen
-from raylog.core.groups.records import GroupChanged, OffsetCommitted, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import ConsumerGroupState, GroupState
 from raylog.core.outbox import Outbox
+from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.rpc import Request, RequestConnection
 from raylog.rpc.framing import decode_args
 from tests.unit.client.toy_server import ToyCluster, ToyEndpoint, _abort_all
@@ -79,8 +80,8 @@ class ToyCoordinator:
         assert self._endpoint is not None
         _abort_all(self._endpoint)
 
-    def _rebuilt(self) -> CoordinatorMachine:
-        machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_member_id)
+    def _rebuilt(self) -> GroupCoordinatorMachine:
+        machine = GroupCoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_member_id)
         for key, value in self.log:
             machine.replay(key, value)
         machine.loaded(self._now_ms(), wall_ms=int(time.time() * 1000))
@@ -108,7 +109,7 @@ class ToyCoordinator:
             owners = {TopicPartition(at.topic, at.partition): member for at, member in consumers.owners.items()}
             return owners if consumers.state == ConsumerGroupState.STABLE.value else {}
         for key, value in reversed(self.log):
-            record = record_from_wire(key, value)
+            record = GROUP_ROWS.read(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return _owners(record) if record.state is GroupState.STABLE else {}
         return {}
@@ -124,7 +125,7 @@ class ToyCoordinator:
         if consumers is not None:
             return len(consumers.members) if consumers.state == ConsumerGroupState.STABLE.value else 0
         for key, value in reversed(self.log):
-            record = record_from_wire(key, value)
+            record = GROUP_ROWS.read(key, value)
             if isinstance(record, GroupChanged) and record.group == group:
                 return len(record.members) if record.state is GroupState.STABLE else 0
         return 0
@@ -163,7 +164,7 @@ class ToyCoordinator:
         number = self._numbers
         self._requests[number] = request
         request.connection.on_close(lambda _: self._dropped(number))
-        self._step(event_for(request, number, self._now_ms()))
+        self._step(received(GROUP_COORDINATOR, request, number, self._now_ms()))
 
     def _dropped(self, number: int) -> None:
         if self._requests.pop(number, None) is not None:
@@ -190,7 +191,7 @@ class ToyCoordinator:
 
     def _append(self, key: list[Any], value: list[Any] | None) -> None:
         self.log.append((key, value))
-        record = record_from_wire(key, value)
+        record = GROUP_ROWS.read(key, value)
         if isinstance(record, OffsetCommitted):
             self.commits.append(record)
         elif isinstance(record, GroupChanged):

@@ -2,6 +2,7 @@
 
 import types
 from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
 from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
@@ -56,10 +57,10 @@ def grown(kind: Any, wire: Any) -> Any:
     """Return a message as a later release sends it: with an unknown field behind those of each message inside."""
     kind = inner(kind)
     origin = get_origin(kind)
-    if wire is None or kind in PLAIN:
+    if wire is None or kind in PLAIN or (isinstance(kind, type) and issubclass(kind, Enum)):
         return wire
     if origin is not None:
-        *_, held = get_args(kind)
+        held = [part for part in get_args(kind) if part is not ...][-1]
         if issubclass(origin, Mapping):
             return {name: grown(held, value) for name, value in wire.items()}
         return [grown(held, value) for value in wire]

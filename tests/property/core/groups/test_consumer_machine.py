@@ -21,27 +21,30 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raylog.base.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.groups.consumer import heartbeats, reconcile
+from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.groups.consumer.records import (
-    MEMBER_KIND,
     CurrentChanged,
     EpochsChanged,
-    EpochsDeleted,
-    MemberPartDeleted,
+    MemberChanged,
     Place,
+    grouped,
 )
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import MemberHeartbeatReceived, TopicsSeen
-from raylog.core.groups.records import record_from_wire
+from raylog.core.groups.events import TopicsSeen
+from raylog.core.groups.records import GROUP_ROWS
+from raylog.core.received import Received
+from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
+from raylog.protocol.rows import Tombstone
 from tests.simulation.planted.bugs import Edit
-from tests.unit.core.groups.context import GROUP, Groups
+from tests.unit.core.groups.context import GROUP, Groups, message_of
 
 TOPICS = ("flights", "planes")
 SESSION_MS, REBALANCE_MS, WAIT_MS = 3_000, 5_000, 500
 SETTINGS = GroupSettings(topics_check_ms=200)
 PLACES = st.integers(0, 3)
+Heartbeat = Received[ConsumerGroupHeartbeatRequest]
 QUIET_ROUNDS = 60
 """Rounds of heartbeats after which a group is at its target; each lets 200 ms pass."""
 
@@ -57,12 +60,12 @@ class Client:
     sequence: int = 0
     assigned: frozenset[Place] = frozenset()
     owned: frozenset[Place] = frozenset()
-    waiting: MemberHeartbeatReceived | None = None
+    waiting: Heartbeat | None = None
     says_all: bool = True
     """An answer may have been lost, or its topics have changed: the next heartbeat says everything."""
     is_removed: bool = False
     """The log says that it is no member any more, and it does not know yet."""
-    sent: list[MemberHeartbeatReceived] = field(default_factory=list)
+    sent: list[Heartbeat] = field(default_factory=list)
 
     @property
     def holds(self) -> frozenset[Place]:
@@ -93,14 +96,11 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
 
     # ------------------------------------------------------------ requests and answers
 
-    def heartbeat(self, client: Client, epoch: int) -> MemberHeartbeatReceived:
+    def heartbeat(self, client: Client, epoch: int) -> Heartbeat:
         client.sequence += 1
         says_all = client.says_all or epoch == 0
-        return MemberHeartbeatReceived(
-            cause="test",
-            now_ms=self.groups.now_ms,
-            request=0,
-            group=GROUP,
+        message = message_of(
+            ConsumerGroupHeartbeatRequest,
             member_id=client.member_id,
             member_epoch=epoch,
             sequence=client.sequence,
@@ -108,12 +108,14 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
             session_timeout_ms=SESSION_MS,
             rebalance_timeout_ms=REBALANCE_MS,
             max_wait_ms=WAIT_MS if epoch > 0 else 0,
-            topics=client.topics if says_all else None,
-            owned=sorted(client.owned) if epoch >= 0 else None,
-            instance_id=client.instance_id,
+            subscribed_topics=client.topics if says_all else None,
+            server_assignor=None,
+            owned=grouped(client.owned) if epoch >= 0 else None,
+            group_instance_id=client.instance_id,
         )
+        return Received(message=message, cause="test", request=0, now_ms=self.groups.now_ms)
 
-    def send(self, event: MemberHeartbeatReceived) -> MemberHeartbeatReceived:
+    def send(self, event: Heartbeat) -> Heartbeat:
         """Send a heartbeat; a refused one has changed nothing."""
         groups = self.groups
         groups.request += 1
@@ -150,7 +152,7 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
                 continue
             client.says_all = True
             if code in (FencedMemberEpoch.code, UnknownMemberId.code, FencedInstanceId.code):
-                assert client.is_removed or event.member_epoch == 0, f"{client.member_id} was not removed"
+                assert client.is_removed or event.message.member_epoch == 0, f"{client.member_id} was not removed"
                 client.epoch, client.is_removed = 0, False
                 client.assigned = client.owned = frozenset()
             if code == FencedInstanceId.code:
@@ -159,8 +161,8 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
     def follow_log(self) -> None:
         """Epochs do not fall; a client whose member was removed holds nothing as a member."""
         for key, value in self.groups.log[self.checked :]:
-            record = record_from_wire(key, value)
-            if isinstance(record, EpochsDeleted):
+            record = GROUP_ROWS.read(key, value)
+            if isinstance(record, Tombstone) and record.kind is EpochsChanged:
                 self.epochs = (0, 0)
             elif isinstance(record, EpochsChanged):
                 assert record.epoch >= self.epochs[0], "the group's epoch falls"
@@ -169,10 +171,11 @@ class ConsumerGroupLaws(RuleBasedStateMachine):
             elif isinstance(record, CurrentChanged) and record.epoch != AWAY_EPOCH:
                 assert record.epoch >= self.members.get(record.member_id, 0), "a member's epoch falls"
                 self.members[record.member_id] = record.epoch
-            elif isinstance(record, MemberPartDeleted) and record.kind == MEMBER_KIND:
-                self.members.pop(record.member_id, None)
+            elif isinstance(record, Tombstone) and record.kind is MemberChanged:
+                member_id = str(record.key[1])
+                self.members.pop(member_id, None)
                 for client in self.clients:
-                    client.is_removed |= client.member_id == record.member_id and client.epoch > 0
+                    client.is_removed |= client.member_id == member_id and client.epoch > 0
         self.checked = len(self.groups.log)
 
     # ------------------------------------------------------------ what members do
@@ -385,7 +388,7 @@ STORIES: dict[str, tuple[Story, object, str, tuple[str, str]]] = {
     ),
     "a heartbeat that says nothing confirms": (
         shares_late,
-        reconcile,
+        heartbeats,
         "_still_holds",
         ("owned is None or any", "owned is not None and any"),
     ),
@@ -393,13 +396,13 @@ STORIES: dict[str, tuple[Story, object, str, tuple[str, str]]] = {
         loses_an_answer,
         heartbeats,
         "epoch_error",
-        ("event.member_epoch == current.previous_epoch", "False"),
+        ("message.member_epoch == current.previous_epoch", "False"),
     ),
     "an old heartbeat counts": (
         confirms_late,
         ConsumerGroups,
         "_member_error",
-        ("event.sequence <= group.sessions[event.member_id].sequence", "False"),
+        ("message.sequence <= group.sessions[message.member_id].sequence", "False"),
     ),
 }
 

@@ -15,8 +15,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.group import Group
-from raylog.core.groups.records import GroupChanged, GroupDeleted, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged
 from raylog.core.groups.states import GroupState
+from raylog.protocol.rows import Tombstone
 from tests.unit.core.groups.context import Groups
 
 PARTITIONS = range(6)
@@ -89,7 +90,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         """Return this member's assignment in the log for its generation; None when the log has none."""
         found: bytes | None = None
         for key, value in self.groups.log:
-            record = record_from_wire(key, value)
+            record = GROUP_ROWS.read(key, value)
             if isinstance(record, GroupChanged) and record.generation == client.generation:
                 member = record.member(client.member_id)
                 found = member.assignment if member is not None else None
@@ -102,7 +103,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
         # The session outlives a round, so that a static member can be away for one.
         client.waiting = self.groups.join(
             client.member_id,
-            instance_id=client.instance_id,
+            group_instance_id=client.instance_id,
             protocols=[("range", metadata)],
             session_ms=30_000,
             rebalance_ms=15_000,
@@ -118,7 +119,9 @@ class CoordinatorLaws(RuleBasedStateMachine):
                 peer = client.peers[partition % len(client.peers)]
                 plan[peer] = plan.get(peer, b"") + bytes([partition])
         client.purpose = "sync"
-        client.waiting = self.groups.sync(client.member_id, client.generation, plan, instance_id=client.instance_id)
+        client.waiting = self.groups.sync(
+            client.member_id, client.generation, plan, group_instance_id=client.instance_id
+        )
         self.collect()
 
     @rule(places=st.sets(PLACES, min_size=1))
@@ -156,7 +159,7 @@ class CoordinatorLaws(RuleBasedStateMachine):
     @rule(place=PLACES)
     def heartbeat(self, place: int) -> None:
         client = self.clients[place]
-        request = self.groups.heartbeat(client.member_id, client.generation, instance_id=client.instance_id)
+        request = self.groups.heartbeat(client.member_id, client.generation, group_instance_id=client.instance_id)
         if self.groups.code(request) == 0:
             assert client.generation == self.written_generation(), "only the current generation may go on"
 
@@ -201,8 +204,8 @@ class CoordinatorLaws(RuleBasedStateMachine):
     @invariant()
     def generations_do_not_fall_and_each_is_assigned_once(self) -> None:
         for key, value in self.groups.log[self.checked :]:
-            record = record_from_wire(key, value)
-            if isinstance(record, GroupDeleted):
+            record = GROUP_ROWS.read(key, value)
+            if isinstance(record, Tombstone) and record.kind is GroupChanged:
                 # Generations of a deleted group start over, and so does this record of them.
                 self.last_generation = 0
                 self.handed_out.clear()

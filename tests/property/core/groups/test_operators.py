@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raylog.base.errors import GroupSubscribedToTopic
-from raylog.core.groups import use
-from raylog.core.groups.committed import offsets, resets
+from raylog.core.groups import offsets, resets, use
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.events import OffsetResetReceived
 from raylog.core.groups.use import GroupUse
+from raylog.protocol.groups import OffsetResetRequest
 from tests.simulation.planted.bugs import Edit
-from tests.unit.core.groups.context import GROUP, Groups
+from tests.unit.core.groups.context import Groups
 from tests.unit.core.groups.test_resets import kafkas
 
 RETENTION_MS, CHECK_MS = 60_000, 5_000
@@ -99,7 +98,7 @@ class OperatorLaws(RuleBasedStateMachine):
         if plan is None:
             return
         rows = [(topic, topic, at, plan.after[topic, at], plan.before[topic, at]) for topic, at in plan.after]
-        request = self.groups.send(OffsetResetReceived, group=GROUP, generation=plan.generation, offsets=rows)
+        request = self.groups.send(OffsetResetRequest, generation_id=plan.generation, offsets=rows)
         is_as_planned = plan.generation == self._current_generation() and all(
             self.held.get(place, -1) in (plan.before[place], plan.after[place]) for place in plan.after
         )

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from raylog.base.errors import MemberIdRequired, RaylogError
-from raylog.core.groups.records import GROUP_KIND, GroupChanged, GroupDeleted, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, GroupChanged
 from raylog.core.groups.states import GroupState
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.books import RULE, GroupBooks
 from tests.simulation.world import Violation
 
@@ -102,12 +103,13 @@ class Deadlines:
 
     def row(self, key: Sequence[object], value: Sequence[object] | None, *, replayed: bool) -> None:
         """A row is read, or decided by this step."""
-        if key[0] != GROUP_KIND:
+        if key[0] != GroupChanged.KIND:
             return
-        record = record_from_wire(key, value)
-        if isinstance(record, GroupDeleted):
-            self._groups.pop(record.group, None)
-            self._given = {key: given for key, given in self._given.items() if key[0] != record.group}
+        record = GROUP_ROWS.read(key, value)
+        if isinstance(record, Tombstone):
+            (group,) = record.key
+            self._groups.pop(str(group), None)
+            self._given = {key: given for key, given in self._given.items() if key[0] != group}
         elif isinstance(record, GroupChanged):
             known = self._group(record.group)
             before, known.image = known.image, record

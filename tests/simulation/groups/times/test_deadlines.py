@@ -10,6 +10,7 @@ import pytest
 from raylog.base.errors import MemberIdRequired, UnknownMemberId
 from raylog.core.groups.records import GroupChanged, MemberRecord
 from raylog.core.groups.states import GroupState
+from raylog.protocol.groups import JoinGroupProtocol
 from tests.simulation.groups.books import GroupBooks
 from tests.simulation.groups.coordinator import Call
 from tests.simulation.groups.test_group_answers import Request
@@ -41,7 +42,7 @@ class Life:
                 client_id="reader",
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=timeout_ms,
-                protocols=(("range", b""),),
+                protocols=(JoinGroupProtocol("range", b""),),
                 assignment=b"",
             )
             for member, timeout_ms in timeouts.items()

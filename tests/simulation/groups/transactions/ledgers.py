@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 from raylog.base.errors import RaylogError, UnstableOffsetCommit
-from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, TxnOffsets, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, OffsetCommitted, OffsetKey, TxnOffsets
+from raylog.protocol.rows import Tombstone
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -88,12 +89,13 @@ class Ledgers:
 
     def stored(self, row: Row) -> None:
         """A row of a pot is durable."""
-        match record_from_wire(row.key, row.value):
+        match GROUP_ROWS.read(row.key, row.value):
             case OffsetCommitted(key=key, offset=offset):
                 known = {state.get(key.partition) for state in self._owner(key.partition).states}
                 if offset not in known:
                     raise Violation(OUTCOME, f"offset {offset} of {key} is stored, and no transaction has committed it")
-            case OffsetDeleted(key=key):
+            case Tombstone(kind=kind, key=found) if kind is OffsetCommitted:
+                key = OffsetKey(*found)
                 pending = sorted(number for group, number in self._open_rows if group == key.group)
                 if pending:
                     raise Violation(

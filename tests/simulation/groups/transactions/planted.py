@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from raylog.core.groups.committed import pending
-from raylog.core.groups.committed.pending import PendingStore
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups import pending
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import Effect
-from raylog.core.groups.records import TXN_KIND, TxnOffsets
+from raylog.core.groups.pending import PendingStore
+from raylog.core.groups.records import TxnOffsets
 from raylog.core.outbox import Outbox
 from tests.simulation.planted.bugs import Edit, Planted
 
@@ -34,10 +34,10 @@ def _empty_the_row_first(original: Callable[..., Outbox[Effect]]) -> Callable[..
 
 def _lose(rows: str) -> Callable[..., None]:
     """Rows of transactions are not replayed: "all" of them, or those of "ended" ones."""
-    original = CoordinatorMachine.replay
+    original = GroupCoordinatorMachine.replay
 
-    def replay(self: CoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
-        is_lost = key[0] == TXN_KIND and value is not None and (rows == "all" or not value[3])
+    def replay(self: GroupCoordinatorMachine, key: Sequence[object], value: Sequence[object] | None) -> None:
+        is_lost = key[0] == TxnOffsets.KIND and value is not None and (rows == "all" or not value[3])
         if not is_lost:
             original(self, key, value)
 
@@ -50,14 +50,14 @@ PENDING_BUGS = (
         "I13",
         pending,
         "end",
-        Edit("known is None or event.producer_epoch > known", "known is None or event.producer_epoch >= known"),
+        Edit("known is None or message.producer_epoch > known", "known is None or message.producer_epoch >= known"),
     ),
     _bug(
         "offsets are accepted after the end of their transaction",
         "I12 I13",
         pending,
         "_commit_error",
-        Edit("if known.producer_epoch > event.producer_epoch:", "if False:"),
+        Edit("if known.producer_epoch > message.producer_epoch:", "if False:"),
     ),
     _bug(
         "offsets of a transaction take effect before its end",
@@ -66,7 +66,7 @@ PENDING_BUGS = (
         "txn_commit",
         Edit(
             "taken.append(item)",
-            "taken.append(item)\n            decision.write(_committed(event.group, item, decision.wall_ms))",
+            "taken.append(item)\n            decision.write(offset)",
         ),
     ),
     _bug(
@@ -74,14 +74,14 @@ PENDING_BUGS = (
         "I13",
         pending,
         "end",
-        Edit("known is not None and event.committed", "known is not None"),
+        Edit("known is not None and message.committed", "known is not None"),
     ),
     _bug(
         "offsets of a committed transaction are forgotten",
         "I13",
         pending,
         "end",
-        Edit("known is not None and event.committed", "False"),
+        Edit("known is not None and message.committed", "False"),
     ),
     _bug("stable offsets do not wait", "I13", pending, "is_unstable", lambda *_: False),
     _bug(
@@ -105,11 +105,11 @@ PENDING_BUGS = (
         "finish",
         _empty_the_row_first(GroupDecision.finish),
     ),
-    _bug("pending offsets are lost in a failover", "I13", CoordinatorMachine, "replay", _lose("all")),
+    _bug("pending offsets are lost in a failover", "I13", GroupCoordinatorMachine, "replay", _lose("all")),
     _bug(
         "the epochs of ended transactions are lost in a failover",
         "I12 I13",
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "replay",
         _lose("ended"),
         seeds=400,
@@ -127,7 +127,7 @@ PENDING_BUGS = (
     _bug(
         "a group with pending offsets is deleted",
         "I13",
-        CoordinatorMachine,
+        GroupCoordinatorMachine,
         "_delete",
         Edit("if self._pending.is_open(group.name):", "if False:"),
     ),

@@ -6,7 +6,9 @@ from typing import Any, cast
 import pytest
 
 from raylog.base.errors import UnstableOffsetCommit
-from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey, TxnKey, TxnOffsets
+from raylog.core.groups.records import OffsetCommitted, OffsetKey, TxnKey, TxnOffsets
+from raylog.protocol.groups import OffsetCommitPartition
+from raylog.protocol.rows import Tombstone
 from tests.simulation.groups.coordinator import Call
 from tests.simulation.groups.topic import TOPIC, TOPIC_ID, Row
 from tests.simulation.groups.transactions.ledgers import FENCED, OUTCOME, Ledger, Ledgers
@@ -36,18 +38,18 @@ class Pot:
         rows: list[Any] = [[TOPIC_ID, TOPIC, place, offset, -1, ""] for place, offset in enumerate(offsets)]
         self.ledgers.answered(call, rows, None)
 
-    def store(self, record: OffsetCommitted | OffsetDeleted | TxnOffsets) -> None:
+    def store(self, record: OffsetCommitted | TxnOffsets | Tombstone) -> None:
         key, value = record.to_wire()
         self.ledgers.stored(Row(key, value, 0, 0, 0, None))
 
     def store_offset(self, offset: int) -> None:
         key = OffsetKey(POT, TOPIC_ID, TOPIC, 0)
-        self.store(OffsetCommitted(key=key, offset=offset, leader_epoch=-1, metadata="", committed_ms=0))
+        self.store(OffsetCommitted(*key, offset=offset, leader_epoch=-1, metadata="", committed_ms=0))
 
     def store_pending(self, epoch: int, *, is_open: bool) -> None:
-        offsets = ((TOPIC_ID, TOPIC, 0, 5, -1, ""),) if is_open else ()
+        offsets = (OffsetCommitPartition(TOPIC_ID, TOPIC, 0, 5, -1, ""),) if is_open else ()
         key = TxnKey(POT, 7)
-        self.store(TxnOffsets(key=key, producer_epoch=epoch, coordinator_epoch=0, offsets=offsets, changed_ms=0))
+        self.store(TxnOffsets(*key, producer_epoch=epoch, coordinator_epoch=0, offsets=offsets, changed_ms=0))
 
 
 def test_a_stable_offset_is_the_last_that_was_decided() -> None:
@@ -112,7 +114,7 @@ def test_epochs_of_a_producer_do_not_fall() -> None:
 def test_nothing_is_deleted_while_offsets_are_pending() -> None:
     pot = Pot()
     pot.decide(5)
-    deleted = OffsetDeleted(key=OffsetKey(POT, TOPIC_ID, TOPIC, 0))
+    deleted = Tombstone(OffsetCommitted, OffsetKey(POT, TOPIC_ID, TOPIC, 0))
     pot.store_pending(2, is_open=True)
     with pytest.raises(Violation, match="have some pending"):
         pot.store(deleted)

@@ -24,7 +24,7 @@ from raylog.client.consumer.fetcher import Fetcher
 from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
-from raylog.core.coordinators.share import KeyShare
+from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
@@ -265,7 +265,7 @@ PART_BUGS: Final = (
         "a coordinator serves the keys of others",
         ("addresses",),
         ("W82", "W7", "W6"),
-        KeyShare,
+        CoordinatorKeys,
         "refusal",
         lambda _: lambda *_: None,
         24,

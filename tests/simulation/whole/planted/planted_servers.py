@@ -11,7 +11,7 @@ from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.request_table import RequestTable
 from raylog.base.ids import Offset
 from raylog.core.controller.topics import Topics
-from raylog.core.groups.committed import offsets as group_offsets
+from raylog.core.groups import offsets as group_offsets
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group
 from raylog.core.reassignment.moves import Moves

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.routes import _Seen
 from raylog.actors.transactions.markers import MarkerSender
@@ -14,7 +16,7 @@ from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import Place
-from raylog.core.groups.committed import pending
+from raylog.core.groups import offsets, pending
 from raylog.core.transactions import rules
 from raylog.core.transactions.decision import TxnDecision
 from raylog.core.transactions.states import TxnState
@@ -124,8 +126,8 @@ def _takes_effect_at_once(original: Callable[..., None]) -> Callable[..., None]:
     """Offsets of a transaction count before it is committed."""
 
     def txn_commit(store: Any, event: Any, decision: Any) -> None:
-        for item in event.offsets:
-            decision.write(pending._committed(event.group, item, decision.wall_ms))
+        for item in event.message.offsets:
+            decision.write(offsets.committed_row(event.message.group_id, item, decision.wall_ms))
         original(store, event, decision)
 
     return txn_commit
@@ -135,7 +137,11 @@ def _outcome(committed: bool) -> Callable[[Any], Callable[..., None]]:
     """A group ends each transaction in the same way."""
 
     def patch(original: Callable[..., None]) -> Callable[..., None]:
-        return lambda store, event, decision: original(store, replace(event, committed=committed), decision)
+        def end(store: Any, event: Any, decision: Any) -> None:
+            message = structs.replace(event.message, committed=committed)
+            original(store, replace(event, message=message), decision)
+
+        return end
 
     return patch
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from raylog.actors.coordinators.stored_rows import EachRow, LiveRows, StoredRows, encode_rows, encoded_row
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.header import MAGIC_COLUMNS, PLAIN, header_before
 from raylog.storage.batch.records import encode_batch
@@ -78,7 +78,7 @@ def test_the_live_rows_make_the_same_coordinator_as_all_rows(steps: list[tuple[s
     rows = LiveRows()
     rows.gather(payload, len(groups.log))
     rows.complete()
-    machine = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
+    machine = GroupCoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in rows:
         machine.replay(key, value)
     machine.loaded(0)

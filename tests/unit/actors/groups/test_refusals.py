@@ -29,7 +29,7 @@ from raylog.base.errors import (
     UnknownMemberId,
 )
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from tests.unit.actors.coordinators.incarnations import Incarnation, StateLog
 
 SETTINGS = GroupSettings(initial_rebalance_delay_ms=0, group_max_size=1, groups_max=4)
@@ -38,7 +38,7 @@ Step = Callable[[Incarnation], Any]
 
 
 def new_runner(ports: Any) -> Any:
-    machine = CoordinatorMachine(settings=SETTINGS, share=EVERY_KEY, new_member_id=lambda client: f"{client}-1")
+    machine = GroupCoordinatorMachine(settings=SETTINGS, share=EVERY_KEY, new_member_id=lambda client: f"{client}-1")
     return GroupCoordinatorRunner(machine, ports)
 
 

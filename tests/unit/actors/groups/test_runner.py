@@ -13,7 +13,7 @@ from raylog.base.errors import (
     RecordTooLarge,
 )
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from tests.unit.actors.coordinators.incarnations import SentRequest
 
 Row = tuple[list[object], list[object] | None]
@@ -31,7 +31,7 @@ class Ports:
         self.reasons: list[str] = []
         self.largest_row = 1_000_000
         settings = settings or GroupSettings(initial_rebalance_delay_ms=0)
-        self.machine = CoordinatorMachine(
+        self.machine = GroupCoordinatorMachine(
             settings=settings, share=EVERY_KEY, new_member_id=lambda client: f"{client}-1"
         )
         self.runner: GroupCoordinatorRunner[SentRequest, Row] = GroupCoordinatorRunner(self.machine, self)

@@ -22,8 +22,10 @@ from raylog.client.consumer.consumer import Consumer
 from raylog.client.consumer.sessions import consumer_session
 from raylog.client.consumer.sessions.group_session import GroupSession
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.core.groups.coordinator import CoordinatorMachine
-from raylog.core.groups.events import OffsetCommitReceived, Tick
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
+from raylog.core.groups.events import Tick
+from raylog.core.received import Received
+from raylog.protocol.groups import OffsetCommitRequest
 from raylog.rpc import Request, connect
 from tests.unit.client.consumer_support import Member, fill, numbers, read, with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
@@ -108,18 +110,18 @@ def test_a_commit_that_waited_belongs_to_the_generation_of_its_call(
 ) -> None:
     cluster.create_topic("stays")
     fill(cluster, "stays", 0, numbers(0, 10))
-    held: list[OffsetCommitReceived] = []
-    normal = CoordinatorMachine.step
+    held: list[Received[Any]] = []
+    normal = GroupCoordinatorMachine.step
     is_holding = threading.Event()
 
-    def hold(machine: CoordinatorMachine, event: Any) -> Any:
-        if isinstance(event, OffsetCommitReceived) and is_holding.is_set():
+    def hold(machine: GroupCoordinatorMachine, event: Any) -> Any:
+        if isinstance(event, Received) and isinstance(event.message, OffsetCommitRequest) and is_holding.is_set():
             is_holding.clear()
             held.append(event)  # the first commit is slow: it is answered when the test lets it
             return normal(machine, Tick(cause="tick", now_ms=event.now_ms))
         return normal(machine, event)
 
-    monkeypatch.setattr(CoordinatorMachine, "step", hold)
+    monkeypatch.setattr(GroupCoordinatorMachine, "step", hold)
     errors: list[RaylogError | None] = []
     with Consumer("stays", **options(cluster, enable_auto_commit=False, **CLASSIC)) as consumer:
         read(consumer, 10)

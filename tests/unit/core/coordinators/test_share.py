@@ -1,16 +1,19 @@
 """A coordinator serves the keys of its own partition only."""
 
+from typing import Any, get_args
+
 import msgspec
 import pytest
 
-from raylog.actors.groups.requests import EVENTS as GROUP_EVENTS
 from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
 from raylog.base.errors import NotCoordinator, RaylogError
 from raylog.core.coordinators.hashing import coordinator_partition
-from raylog.core.coordinators.share import EVERY_KEY, KeyShare
+from raylog.core.coordinators.share import EVERY_KEY, CoordinatorKeys
 from raylog.core.decision import Refuse
-from raylog.core.groups.coordinator import CoordinatorMachine
+from raylog.core.groups.coordinator import GroupCoordinatorMachine
+from raylog.core.groups.events import GroupMessage
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.received import Received
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.settings import TxnSettings
 from raylog.protocol.groups import ListGroupsRequest
@@ -19,11 +22,12 @@ from raylog.protocol.transactions import ListTransactionsRequest
 from tests.unit.protocol.samples import PLAIN, of_this_release
 
 LISTS = (ListGroupsRequest, ListTransactionsRequest)
+GROUP_MESSAGES = get_args(GroupMessage)
 KEYS = [f"key-{number}" for number in range(100)]
 
 
 def test_each_key_is_of_one_coordinator() -> None:
-    shares = [KeyShare(index, 7) for index in range(7)]
+    shares = [CoordinatorKeys(index, 7) for index in range(7)]
     for key in KEYS:
         having = [share.index for share in shares if share.refusal(key) is None]
         assert having == [coordinator_partition(key, 7)]
@@ -37,24 +41,27 @@ OWN = coordinator_partition(PLAIN[str], 5)
 OTHER = (OWN + 1) % 5
 
 
-def refusals(kind: type[Message], share: KeyShare) -> list[type[RaylogError]]:
+def refusals(kind: type[Message], share: CoordinatorKeys) -> list[type[RaylogError]]:
     """What a coordinator with this share refuses a request with."""
-    machine: CoordinatorMachine | TransactionMachine
-    if kind in GROUP_EVENTS:
-        machine = CoordinatorMachine(settings=GroupSettings(), share=share, new_member_id=str)
+    machine: GroupCoordinatorMachine | TransactionMachine
+    if kind in GROUP_MESSAGES:
+        machine = GroupCoordinatorMachine(settings=GroupSettings(), share=share, new_member_id=str)
     else:
         machine = TransactionMachine(settings=TxnSettings(), share=share)
     machine.loaded(0, wall_ms=1)
-    event = {**GROUP_EVENTS, **TXN_EVENTS}[kind].make(msgspec.convert(of_this_release(kind), kind), request=1, now_ms=1)
-    out = machine.step(event)  # type: ignore[arg-type]
+    message = msgspec.convert(of_this_release(kind), kind, builtin_types=(bytes,))
+    event: Any = Received(message=message, cause="test", request=1, now_ms=1)
+    if kind in TXN_EVENTS:
+        event = TXN_EVENTS[kind].make(message, request=1, now_ms=1)
+    out = machine.step(event)
     return [type(each.error) for each in (*out.now, *out.after_sync) if isinstance(each, Refuse)]
 
 
-@pytest.mark.parametrize("kind", [*GROUP_EVENTS, *TXN_EVENTS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*GROUP_MESSAGES, *TXN_EVENTS], ids=lambda kind: kind.__name__)
 def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[Message]) -> None:
-    assert refusals(kind, KeyShare(OTHER, 5)) == [NotCoordinator]
-    assert NotCoordinator not in refusals(kind, KeyShare(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))
+    assert refusals(kind, CoordinatorKeys(OTHER, 5)) == [NotCoordinator]
+    assert NotCoordinator not in refusals(kind, CoordinatorKeys(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))
 
 
 def test_a_list_may_be_requested_of_any_coordinator() -> None:
-    assert KeyShare(3, 5).list_refusal(-1) is None
+    assert CoordinatorKeys(3, 5).list_refusal(-1) is None

@@ -3,36 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from raylog.base.errors import MemberIdRequired, RaylogError
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
 from raylog.core.groups.events import (
     AppendRecords,
-    DeleteGroupReceived,
-    DescribeGroupReceived,
     Effect,
-    EndTxnOffsetsReceived,
     Event,
-    HeartbeatReceived,
-    JoinReceived,
-    LeaveReceived,
-    ListGroupsReceived,
     LookUpTopics,
-    OffsetCommitReceived,
-    OffsetDeleteReceived,
-    OffsetFetchReceived,
-    OffsetResetReceived,
     ProposeSleep,
     RequestDropped,
     StoreProof,
-    SyncReceived,
     Tick,
-    TxnOffsetCommitReceived,
 )
 from raylog.core.outbox import Outbox
+from raylog.core.received import UNKNOWN, Received, Sender
+from raylog.protocol.groups import (
+    DeleteGroupRequest,
+    DescribeGroupRequest,
+    EndTxnOffsetsRequest,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    OffsetResetRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+from raylog.protocol.message import Message
 
 WALL_START_MS = 1_700_000_000_000
 GROUP = "board"
@@ -41,6 +47,17 @@ REBALANCE_MS = 20_000
 RANGE: Sequence[tuple[str, bytes]] = (("range", b"topics"),)
 
 Row = tuple[list[object], list[object] | None]
+MessageT = TypeVar("MessageT", bound=Message)
+
+USUAL: Final = {"group_id": GROUP, "group_instance_id": None, "protocol_type": "consumer"}
+"""Fields that most requests of a test share."""
+
+
+def message_of(kind: type[MessageT], **fields: object) -> MessageT:
+    """Return a message with these fields, whose rows may be tuples; the others are the usual ones, or the defaults."""
+    given = [(field, {**USUAL, **fields}.get(field.name, field.default)) for field in msgspec.structs.fields(kind)]
+    assert fields.keys() <= {field.name for field, _ in given}, f"{kind.__name__} has no such field"
+    return msgspec.convert([value for _, value in given], kind, builtin_types=(bytes, bytearray, memoryview))
 
 
 class Groups:
@@ -59,7 +76,7 @@ class Groups:
         self.replies: dict[int, list[object] | dict[str, object]] = {}
         self.refusals: dict[int, RaylogError] = {}
         self.last: Outbox[Effect] = Outbox()
-        self.machine = CoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_id)
+        self.machine = GroupCoordinatorMachine(settings=self.settings, share=EVERY_KEY, new_member_id=self._new_id)
         for key, value in self.log:
             self.machine.replay(key, value)
         self.machine.loaded(now_ms, wall_ms=WALL_START_MS + now_ms)
@@ -120,14 +137,11 @@ class Groups:
 
     # ------------------------------------------------------------ requests, each of which returns its number
 
-    def send(self, kind: Callable[..., Event], **fields: Any) -> int:
+    def send(self, kind: type[Message], *, sender: Sender = UNKNOWN, **fields: Any) -> int:
         """Send any request; return its number."""
         self.request += 1
-        self.notice(kind, request=self.request, **fields)
+        self.notice(Received, request=self.request, message=message_of(kind, **fields), sender=sender)
         return self.request
-
-    def _send(self, kind: Callable[..., Event], *, group: str = GROUP, **fields: Any) -> int:
-        return self.send(kind, group=group, **fields)
 
     def join(
         self,
@@ -140,8 +154,8 @@ class Groups:
         **other: Any,
     ) -> int:
         """Send JoinGroup."""
-        return self._send(
-            JoinReceived,
+        return self.send(
+            JoinGroupRequest,
             member_id=member_id,
             client_id=client_id,
             protocols=protocols,
@@ -152,15 +166,21 @@ class Groups:
 
     def sync(self, member: str, generation: int, plan: Mapping[str, bytes] | None = None, **other: Any) -> int:
         """Send SyncGroup."""
-        return self._send(SyncReceived, member_id=member, generation=generation, assignments=plan or {}, **other)
+        return self.send(
+            SyncGroupRequest,
+            member_id=member,
+            generation_id=generation,
+            assignments=tuple((plan or {}).items()),
+            **other,
+        )
 
     def heartbeat(self, member: str, generation: int, **other: Any) -> int:
         """Send Heartbeat."""
-        return self._send(HeartbeatReceived, member_id=member, generation=generation, **other)
+        return self.send(HeartbeatRequest, member_id=member, generation_id=generation, **other)
 
     def leave(self, *members: tuple[str, str | None]) -> int:
         """Send LeaveGroup."""
-        return self._send(LeaveReceived, members=members)
+        return self.send(LeaveGroupRequest, members=members)
 
     def commit(
         self,
@@ -176,7 +196,7 @@ class Groups:
     ) -> int:
         """Send OffsetCommit for one partition."""
         offsets = [(topic_id, topic, partition, offset, 3, metadata)]
-        return self._send(OffsetCommitReceived, offsets=offsets, member_id=member_id, generation=generation, **other)
+        return self.send(OffsetCommitRequest, offsets=offsets, member_id=member_id, generation_id=generation, **other)
 
     def txn_commit(
         self,
@@ -191,21 +211,21 @@ class Groups:
         **other: Any,
     ) -> int:
         """Send TxnOffsetCommit for one partition."""
-        return self._send(
-            TxnOffsetCommitReceived,
+        return self.send(
+            TxnOffsetCommitRequest,
             offsets=[("id1", "flights", partition, offset, 3, metadata)],
             transactional_id="tx",
             producer_id=producer,
             producer_epoch=epoch,
             member_id=member_id,
-            generation=generation,
+            generation_id=generation,
             **other,
         )
 
     def end_txn(self, *, committed: bool, producer: int = 7, epoch: int = 1, coordinator_epoch: int = 4) -> int:
         """Send EndTxnOffsets."""
-        return self._send(
-            EndTxnOffsetsReceived,
+        return self.send(
+            EndTxnOffsetsRequest,
             producer_id=producer,
             producer_epoch=epoch,
             coordinator_epoch=coordinator_epoch,
@@ -214,28 +234,28 @@ class Groups:
 
     def fetch(self, *partitions: tuple[str, str, int], stable: bool = False, **other: Any) -> int:
         """Send OffsetFetch, of all offsets when no partition is given."""
-        return self._send(OffsetFetchReceived, partitions=partitions or None, require_stable=stable, **other)
+        return self.send(OffsetFetchRequest, partitions=partitions or None, require_stable=stable, **other)
 
     def reset(self, *rows: tuple[int, int, int], generation: int = -1) -> int:
         """Send OffsetReset of (partition, offset, planned from) each."""
         offsets = [("id1", "flights", *row) for row in rows]
-        return self._send(OffsetResetReceived, generation=generation, offsets=offsets)
+        return self.send(OffsetResetRequest, generation_id=generation, offsets=offsets)
 
     def delete_offsets(self, *partitions: tuple[str, str, int]) -> int:
         """Send OffsetDelete."""
-        return self._send(OffsetDeleteReceived, partitions=partitions)
+        return self.send(OffsetDeleteRequest, partitions=partitions)
 
     def list_groups(self, **other: Any) -> int:
         """Send ListGroups."""
-        return self.send(ListGroupsReceived, **other)
+        return self.send(ListGroupsRequest, **other)
 
-    def describe(self, group: str = GROUP, **other: Any) -> int:
+    def describe(self, group_id: str = GROUP, **other: Any) -> int:
         """Send DescribeGroup."""
-        return self._send(DescribeGroupReceived, group=group, **other)
+        return self.send(DescribeGroupRequest, group_id=group_id, **other)
 
-    def delete(self, group: str = GROUP) -> int:
+    def delete(self, group_id: str = GROUP) -> int:
         """Send DeleteGroup."""
-        return self._send(DeleteGroupReceived, group=group)
+        return self.send(DeleteGroupRequest, group_id=group_id)
 
     # ------------------------------------------------------------ outcomes
 

@@ -17,8 +17,9 @@ from raylog.base.errors import (
     UnreleasedInstanceId,
     UnsupportedAssignor,
 )
-from raylog.core.groups.events import MemberHeartbeatReceived, TopicsSeen
+from raylog.core.groups.events import TopicsSeen
 from raylog.core.groups.settings import GroupSettings
+from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
 from tests.simulation.whole.holdings import sizes_below
 from tests.unit.core.groups.context import GROUP, Groups
 
@@ -49,7 +50,6 @@ class Member:
         self.sequence += 1
         epoch = self.epoch if epoch is None else epoch
         given: dict[str, Any] = {
-            "group": GROUP,
             "member_id": self.name,
             "member_epoch": epoch,
             "sequence": self.sequence,
@@ -57,11 +57,12 @@ class Member:
             "session_timeout_ms": SESSION_MS,
             "rebalance_timeout_ms": REBALANCE_MS,
             "max_wait_ms": WAIT_MS if epoch > 0 else 0,
-            "topics": self.topics if epoch == 0 else None,
-            "owned": None if owned is None else [(TOPIC_ID, TOPIC, number) for number in owned],
-            "instance_id": self.instance,
+            "subscribed_topics": self.topics if epoch == 0 else None,
+            "server_assignor": None,
+            "owned": None if owned is None else [(TOPIC_ID, TOPIC, owned)],
+            "group_instance_id": self.instance,
         }
-        self.request = self.groups.send(MemberHeartbeatReceived, **(given | other))
+        self.request = self.groups.send(ConsumerGroupHeartbeatRequest, **(given | other))
         self.take()
         return self.request
 
@@ -85,7 +86,7 @@ class Member:
             partition=partition,
             member_id=self.name,
             generation=self.epoch if epoch is None else epoch,
-            instance_id=self.instance,
+            group_instance_id=self.instance,
         )
 
 
@@ -252,9 +253,9 @@ def test_bad_heartbeats_are_refused() -> None:
     groups, first = started()
     stranger = Member(groups, "m2")
     assert groups.code(stranger.beat(epoch=3)) == UnknownMemberId.code
-    assert groups.code(stranger.beat(assignor="best")) == UnsupportedAssignor.code
+    assert groups.code(stranger.beat(server_assignor="best")) == UnsupportedAssignor.code
     assert groups.code(stranger.beat(session_timeout_ms=1)) == InvalidSessionTimeout.code
-    assert groups.code(stranger.beat(topics=None)) == InvalidRequest.code
+    assert groups.code(stranger.beat(subscribed_topics=None)) == InvalidRequest.code
     assert groups.code(stranger.beat(member_id="")) == InvalidRequest.code
     assert [row["member_id"] for row in groups.described()["members"]] == [first.name]
 
@@ -296,11 +297,13 @@ def test_an_empty_group_is_forgotten_with_its_last_offset() -> None:
 
 def test_an_instance_id_is_not_empty_and_is_its_members_own() -> None:
     groups, first = started()
-    assert groups.code(groups.join(group="classic", instance_id="")) == InvalidRequest.code
+    assert groups.code(groups.join(group_id="classic", group_instance_id="")) == InvalidRequest.code
     assert groups.code(Member(groups, "m2", instance="").beat()) == InvalidRequest.code
     static = Member(groups, "m3", instance="gate-1")
     static.beat()
-    assert groups.code(static.beat(instance_id="gate-2")) == UnknownMemberId.code, "there is no such static member"
+    assert groups.code(static.beat(group_instance_id="gate-2")) == UnknownMemberId.code, (
+        "there is no such static member"
+    )
     static.instance = "gate-2"
     assert groups.code(static.commit(0, 5)) == UnknownMemberId.code
     first.instance = "gate-1"

@@ -38,8 +38,8 @@ def test_a_member_with_an_absurd_name_is_refused() -> None:
     groups = Groups(SMALL)
     long = "n" * LIMIT
     assert groups.code(Member(groups, "m1").beat(client_id=long)) == InvalidRequest.code
-    assert groups.code(Member(groups, "m1").beat(instance_id=long)) == InvalidRequest.code
-    assert groups.code(Member(groups, "m1").beat(group=long)) == InvalidGroupId.code
+    assert groups.code(Member(groups, "m1").beat(group_instance_id=long)) == InvalidRequest.code
+    assert groups.code(Member(groups, "m1").beat(group_id=long)) == InvalidGroupId.code
     assert groups.code(Member(groups, "m" * LIMIT).beat()) == InvalidRequest.code
     assert groups.log == []
 

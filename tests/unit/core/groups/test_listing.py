@@ -22,9 +22,9 @@ def test_a_list_shows_each_state_of_the_consumer_protocol(groups: Groups) -> Non
     seen(groups, 4)
     first = Member(groups, "m1")
     first.beat()
-    first.beat(topics=())
+    first.beat(subscribed_topics=())
     assert listed(groups) == [(GROUP, "Assigning", "consumer")], "it changed topics amid the pause between two targets"
-    first.beat(topics=(TOPIC,))
+    first.beat(subscribed_topics=(TOPIC,))
     groups.tick(200)
     first.beat(owned=[])
     assert listed(groups) == [(GROUP, "Stable", "consumer")]
@@ -41,8 +41,8 @@ def test_a_list_shows_each_state_of_the_consumer_protocol(groups: Groups) -> Non
 
 def test_a_list_has_the_groups_of_the_types_and_states_that_are_named(groups: Groups) -> None:
     groups.stable()
-    groups.commit(5, group="idle")
-    Member(groups, "m1").beat(group="modern")
+    groups.commit(5, group_id="idle")
+    Member(groups, "m1").beat(group_id="modern")
     seen(groups, 0)
     every = {(GROUP, "Stable", "classic"), ("idle", "Empty", "classic"), ("modern", "Stable", "consumer")}
     assert set(listed(groups)) == every

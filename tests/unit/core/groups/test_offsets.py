@@ -4,10 +4,12 @@ import pytest
 
 from raylog.base.errors import GroupIdNotFound, InvalidRequest, LimitReached, NonEmptyGroup, OffsetMetadataTooLarge
 from raylog.core.coordinators.share import EVERY_KEY
-from raylog.core.groups.coordinator import CoordinatorMachine, GroupSettings
-from raylog.core.groups.events import OffsetCommitReceived, StoreProof, Tick
-from raylog.core.groups.records import record_from_wire
-from tests.unit.core.groups.context import GROUP, Groups
+from raylog.core.groups.coordinator import GroupCoordinatorMachine, GroupSettings
+from raylog.core.groups.events import StoreProof, Tick
+from raylog.core.groups.records import GROUP_ROWS
+from raylog.core.received import Received, Sender
+from raylog.protocol.groups import OffsetCommitRequest
+from tests.unit.core.groups.context import GROUP, Groups, message_of
 
 DAY_MS = 24 * 3_600_000
 
@@ -25,9 +27,9 @@ def test_a_topic_created_again_starts_without_offsets(groups: Groups) -> None:
 def test_all_offsets_come_in_order_and_only_the_groups_own(groups: Groups) -> None:
     groups.commit(3, partition=10)
     groups.commit(2, partition=9)
-    groups.commit(1, group="other")
+    groups.commit(1, group_id="other")
     assert groups.reply(groups.fetch()) == [["id1", "flights", 9, 2, 3, ""], ["id1", "flights", 10, 3, 3, ""]]
-    assert groups.reply(groups.fetch(group="nobody")) == []
+    assert groups.reply(groups.fetch(group_id="nobody")) == []
 
 
 def test_a_commit_is_written_and_survives_a_restart(groups: Groups) -> None:
@@ -40,7 +42,7 @@ def test_a_commit_is_written_and_survives_a_restart(groups: Groups) -> None:
 
 def test_a_bad_offset_or_long_note_is_refused_for_its_partition_alone(groups: Groups) -> None:
     offsets = [("i", "t", 0, -1, 0, ""), ("i", "t", 1, 5, 0, "x" * 4097), ("i", "t", 2, 5, 0, "x" * 4096)]
-    request = groups.send(OffsetCommitReceived, group=GROUP, generation=-1, member_id="", offsets=offsets)
+    request = groups.send(OffsetCommitRequest, generation_id=-1, member_id="", offsets=offsets)
     assert groups.reply(request) == [["t", 0, InvalidRequest.code], ["t", 1, OffsetMetadataTooLarge.code], ["t", 2, 0]]
     assert groups.reply(groups.fetch()) == [["i", "t", 2, 5, 0, "x" * 4096]]
 
@@ -81,7 +83,7 @@ def test_an_empty_group_is_deleted_with_all_its_offsets(groups: Groups) -> None:
 
 def test_groups_are_listed_in_order_of_their_names(groups: Groups) -> None:
     groups.stable()
-    groups.commit(1, group="archive")
+    groups.commit(1, group_id="archive")
     assert groups.reply(groups.list_groups()) == [
         ["archive", "", "Empty", "classic"],
         [GROUP, "consumer", "Stable", "classic"],
@@ -110,8 +112,8 @@ def test_a_group_is_described_with_members_assignments_and_offsets(groups: Group
 def test_a_description_leaves_out_what_its_reader_may_not_see(groups: Groups) -> None:
     first, _ = groups.stable()
     groups.commit(7, member_id=first, generation=1)
-    for sees, offsets in ((lambda *_: False, []), (lambda *at: at == ("id1", "flights", 0), [7])):
-        assert [row[3] for row in groups.described(sees=sees)["offsets"]] == offsets
+    for sees, offsets in ((lambda *_: False, []), (lambda *at: at == (GROUP, "id1", "flights", 0), [7])):
+        assert [row[3] for row in groups.described(sender=Sender(sees_offset=sees))["offsets"]] == offsets
 
 
 def test_offsets_of_an_empty_group_expire_after_the_retention(groups: Groups) -> None:
@@ -170,7 +172,7 @@ def test_expiry_is_spread_over_ticks() -> None:
 
 def test_retention_follows_the_time_of_day_across_machine_restarts(groups: Groups) -> None:
     groups.commit(1)
-    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
+    after = GroupCoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     for key, value in groups.log:
         after.replay(key, value)
     uptime_ms = 90 * DAY_MS
@@ -180,11 +182,14 @@ def test_retention_follows_the_time_of_day_across_machine_restarts(groups: Group
 
 
 def test_without_a_time_of_day_nothing_expires() -> None:
-    after = CoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
+    after = GroupCoordinatorMachine(settings=GroupSettings(), share=EVERY_KEY, new_member_id=str)
     after.loaded(0)
     after.step(
-        OffsetCommitReceived(
-            cause="test", now_ms=0, request=1, group="g", generation=-1, member_id="", offsets=[("i", "t", 0, 1, 0, "")]
+        Received(
+            message=message_of(OffsetCommitRequest, generation_id=-1, member_id="", offsets=[("i", "t", 0, 1, 0, "")]),
+            cause="test",
+            request=1,
+            now_ms=0,
         )
     )
     before = after.hard_state()
@@ -202,7 +207,7 @@ def test_without_a_time_of_day_nothing_expires() -> None:
 )
 def test_a_record_of_a_newer_release_stops_the_load(key: list[object], value: list[object]) -> None:
     with pytest.raises(ValueError, match="newer release"):
-        record_from_wire(key, value)
+        GROUP_ROWS.read(key, value)
 
 
 def test_replies_that_show_hard_state_wait_for_the_log_in_any_case(groups: Groups) -> None:
@@ -218,7 +223,7 @@ def test_a_full_group_takes_no_further_offsets_and_moves_its_own() -> None:
         assert groups.reply(groups.commit(7, partition=partition)) == [["flights", partition, 0]]
     assert groups.reply(groups.commit(7, partition=2)) == [["flights", 2, LimitReached.code]]
     assert groups.reply(groups.commit(8, partition=1)) == [["flights", 1, 0]]
-    assert groups.reply(groups.commit(7, partition=2, group="other")) == [["flights", 2, 0]]
+    assert groups.reply(groups.commit(7, partition=2, group_id="other")) == [["flights", 2, 0]]
 
 
 def test_offsets_of_transactions_count_as_well() -> None:

@@ -15,7 +15,8 @@ from raylog.base.errors import (
     UnstableOffsetCommit,
 )
 from raylog.core.groups.coordinator import GroupSettings
-from raylog.core.groups.records import TxnKey, TxnOffsets, record_from_wire
+from raylog.core.groups.records import GROUP_ROWS, TxnKey, TxnOffsets
+from raylog.protocol.groups import OffsetCommitPartition
 from tests.unit.core.groups.context import GROUP, Groups
 
 DAY_MS = 24 * 3_600_000
@@ -256,14 +257,14 @@ def test_epochs_are_forgotten_over_several_ticks() -> None:
 
 def test_a_row_of_pending_offsets_keeps_fields_that_later_releases_add() -> None:
     row = TxnOffsets(
-        key=TxnKey("g", 7),
+        *TxnKey("g", 7),
         producer_epoch=2,
         coordinator_epoch=3,
-        offsets=(("i", "t", 0, 5, 1, "note"),),
+        offsets=(OffsetCommitPartition("i", "t", 0, 5, 1, "note"),),
         changed_ms=9,
     )
     key, value = row.to_wire()
     assert value is not None
-    assert (key, value) == (["txn", "g", 7], [1, 2, 3, [["i", "t", 0, 5, 1, "note"]], 9])
-    assert record_from_wire(key, value) == row
-    assert record_from_wire([*key, "later"], [*value[:3], [["i", "t", 0, 5, 1, "note", "later"]], 9, "later"]) == row
+    assert (key, value) == (["txn", "g", 7], [1, 2, 3, (["i", "t", 0, 5, 1, "note"],), 9])
+    assert GROUP_ROWS.read(key, value) == row
+    assert GROUP_ROWS.read([*key, "later"], [*value[:3], [["i", "t", 0, 5, 1, "note", "later"]], 9, "later"]) == row

@@ -283,11 +283,11 @@ def test_a_member_that_rejoins_late_has_lost_its_place_to_a_newcomer() -> None:
 def test_static_members_keep_their_places_while_they_are_away() -> None:
     groups = Groups(GroupSettings(group_max_size=2))
     for instance in ("a", "b"):
-        groups.join(instance_id=instance)
+        groups.join(group_instance_id=instance)
     groups.end_first_round()
-    leader = groups.join(instance_id="a")
-    assert groups.code(groups.join(instance_id="c")) == GroupMaxSizeReached.code
-    assert groups.code(groups.join(instance_id="b")) == 0
+    leader = groups.join(group_instance_id="a")
+    assert groups.code(groups.join(group_instance_id="c")) == GroupMaxSizeReached.code
+    assert groups.code(groups.join(group_instance_id="b")) == 0
     assert groups.code(leader) == 0
 
 
@@ -297,7 +297,7 @@ def test_a_session_timeout_out_of_range_is_refused(groups: Groups, session_ms: i
 
 
 def test_an_empty_group_id_and_an_empty_list_of_assignors_are_refused(groups: Groups) -> None:
-    assert groups.code(groups.join(group="")) == InvalidGroupId.code
+    assert groups.code(groups.join(group_id="")) == InvalidGroupId.code
     assert groups.code(groups.join(protocols=[])) == InconsistentGroupProtocol.code
     assert groups.code(groups.join(protocol_type="")) == InconsistentGroupProtocol.code
 
@@ -339,4 +339,4 @@ def test_a_resigning_coordinator_refuses_every_parked_request(groups: Groups) ->
     parked = groups.machine.parked_requests()
     outbox = groups.machine.resign(cause="append failed")
     assert [effect.request for effect in outbox.now if isinstance(effect, Refuse)] == parked
-    assert groups.code(groups.join(group=GROUP)) == CoordinatorLoadInProgress.code
+    assert groups.code(groups.join(group_id=GROUP)) == CoordinatorLoadInProgress.code

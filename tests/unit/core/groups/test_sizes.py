@@ -26,7 +26,8 @@ def test_a_member_that_does_not_fit_into_a_generation_is_refused_alone() -> None
 def test_members_are_refused_from_the_first_that_does_not_fit() -> None:
     groups = Groups(SMALL)
     codes = [
-        groups.code(groups.join(instance_id=f"i{number}", protocols=[("range", bytes(300))])) for number in range(9)
+        groups.code(groups.join(group_instance_id=f"i{number}", protocols=[("range", bytes(300))]))
+        for number in range(9)
     ]
     taken = codes.count(None)
     assert codes == [None] * taken + [RecordTooLarge.code] * (9 - taken)
@@ -46,13 +47,13 @@ def test_a_member_that_comes_back_larger_is_refused() -> None:
 
 def test_a_static_member_that_is_replaced_by_a_larger_one_keeps_its_place() -> None:
     groups = Groups(SMALL)
-    request = groups.join(instance_id="a")
+    request = groups.join(group_instance_id="a")
     groups.end_first_round()
     member = str(groups.reply(request)[3])
-    groups.sync(member, 1, {member: bytes(1_000)}, instance_id="a")
-    assert groups.code(groups.join(instance_id="a", protocols=[("range", bytes(900))])) == RecordTooLarge.code
-    assert groups.code(groups.heartbeat(member, 1, instance_id="a")) == 0
-    assert groups.code(groups.join(instance_id="a", protocols=[("range", bytes(300))])) == 0
+    groups.sync(member, 1, {member: bytes(1_000)}, group_instance_id="a")
+    assert groups.code(groups.join(group_instance_id="a", protocols=[("range", bytes(900))])) == RecordTooLarge.code
+    assert groups.code(groups.heartbeat(member, 1, group_instance_id="a")) == 0
+    assert groups.code(groups.join(group_instance_id="a", protocols=[("range", bytes(300))])) == 0
     assert max(sizes(groups)) <= LIMIT
 
 
@@ -70,4 +71,4 @@ def test_an_offset_under_an_absurd_name_is_refused_alone() -> None:
     groups = Groups(SMALL)
     assert groups.reply(groups.commit(5, topic="t" * LIMIT)) == [["t" * LIMIT, 0, RecordTooLarge.code]]
     assert groups.reply(groups.commit(5)) == [["flights", 0, 0]]
-    assert groups.code(groups.join(group="g" * LIMIT, instance_id="a")) == InvalidGroupId.code
+    assert groups.code(groups.join(group_id="g" * LIMIT, group_instance_id="a")) == InvalidGroupId.code

@@ -9,7 +9,6 @@ the log's records. Called by ``coordinator.py``.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from typing import Final
 
 from raylog.base.errors import (
@@ -21,11 +20,18 @@ from raylog.base.errors import (
     TransactionCoordinatorFenced,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.committed.offsets import OffsetStore, room_error, row_error
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import EndTxnOffsetsReceived, TxnOffsetCommitReceived
-from raylog.core.groups.records import OffsetCommitted, OffsetKey, PendingOffset, TxnForgotten, TxnKey, TxnOffsets
+from raylog.core.groups.offsets import OffsetStore, committed_row, room_error, row_error
+from raylog.core.groups.records import OffsetKey, TxnKey, TxnOffsets
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    EndTxnOffsetsRequest,
+    OffsetCommitPartition,
+    OffsetFetchPartition,
+    TxnOffsetCommitRequest,
+)
+from raylog.protocol.rows import Tombstone, wire_of
 
 _NO_PRODUCERS: Final[dict[int, TxnOffsets]] = {}
 
@@ -41,9 +47,9 @@ class PendingStore:
         self._by_group: dict[str, dict[int, TxnOffsets]] = {}
         self._open: dict[str, set[int]] = {}
 
-    def apply(self, record: TxnOffsets | TxnForgotten) -> None:
+    def apply(self, record: TxnOffsets | Tombstone) -> None:
         """Store or delete one row: the only mutator, for live traffic and replay alike."""
-        group, producer_id = record.key
+        group, producer_id = TxnKey(*record.key)
         if isinstance(record, TxnOffsets):
             self._by_group.setdefault(group, {})[producer_id] = record
             is_open = bool(record.offsets)
@@ -93,35 +99,36 @@ class PendingStore:
 
 
 def txn_commit(
-    store: PendingStore, committed: OffsetStore, event: TxnOffsetCommitReceived, decision: GroupDecision
+    store: PendingStore, committed: OffsetStore, event: Received[TxnOffsetCommitRequest], decision: GroupDecision
 ) -> None:
     """Handle TxnOffsetCommit of a sender that may commit. Replies [[topic, partition, error code]...].
 
     ``committed``: the committed offsets, with which the pending ones share the group's room.
     """
-    error = _commit_error(store, event)
+    message = event.message
+    error = _commit_error(store, message)
     if error is not None:
         decision.refuse(event.request, error)
         return
-    key = TxnKey(event.group, event.producer_id)
+    key = TxnKey(message.group_id, message.producer_id)
     known = store.get(key)
-    pending: dict[tuple[str, str, int], PendingOffset] = {}
+    pending: dict[OffsetKey, OffsetCommitPartition] = {}
     if known is not None:
-        pending = {item[:3]: item for item in known.offsets}
+        pending = {_key(message.group_id, item): item for item in known.offsets}
     rows: list[list[object]] = []
-    taken: list[PendingOffset] = []
-    for item in event.offsets:
-        offset = _committed(event.group, item, decision.wall_ms)
+    taken: list[OffsetCommitPartition] = []
+    for item in message.offsets:
+        offset = committed_row(message.group_id, item, decision.wall_ms)
         code = row_error(offset, decision.settings)
-        if code == 0 and item[:3] not in pending:
+        if code == 0 and offset.key not in pending:
             code = room_error(committed, offset, decision.settings, others=len(pending))
         if code == 0:
             taken.append(item)
-            pending[item[:3]] = item
-        rows.append([item[1], item[2], code])
+            pending[offset.key] = item
+        rows.append([item.topic, item.partition, code])
     row = TxnOffsets(
-        key=key,
-        producer_epoch=event.producer_epoch,
+        *key,
+        producer_epoch=message.producer_epoch,
         coordinator_epoch=-1 if known is None else known.coordinator_epoch,
         offsets=tuple(pending.values()),
         changed_ms=decision.wall_ms,
@@ -130,72 +137,73 @@ def txn_commit(
         decision.refuse(
             event.request,
             RecordTooLarge(
-                f"The offsets that transaction {event.transactional_id!r} has pending in group {event.group!r} do not "
-                "fit into one record; commit fewer partitions in one transaction."
+                f"The offsets that transaction {message.transactional_id!r} has pending in group {message.group_id!r} "
+                "do not fit into one record; commit fewer partitions in one transaction."
             ),
         )
         return
-    if taken or known is None or known.producer_epoch < event.producer_epoch:
+    if taken or known is None or known.producer_epoch < message.producer_epoch:
         decision.write(row)
     decision.reply_rows(event.request, rows)
 
 
-def _commit_error(store: PendingStore, event: TxnOffsetCommitReceived) -> RaylogError | None:
-    if event.producer_id < 0 or event.producer_epoch < 0:
+def _commit_error(store: PendingStore, message: TxnOffsetCommitRequest) -> RaylogError | None:
+    if message.producer_id < 0 or message.producer_epoch < 0:
         return InvalidRequest(
             "Offsets are committed with a transaction by a producer id; call init_transactions first."
         )
-    known = store.get(TxnKey(event.group, event.producer_id))
-    if known is None or known.producer_epoch == event.producer_epoch:
+    known = store.get(TxnKey(message.group_id, message.producer_id))
+    if known is None or known.producer_epoch == message.producer_epoch:
         return None
-    if known.producer_epoch > event.producer_epoch:
+    if known.producer_epoch > message.producer_epoch:
         return InvalidProducerEpoch(
-            f"The transaction of {event.transactional_id!r} in group {event.group!r} has ended, or a newer producer "
-            f"has its id: epoch {event.producer_epoch} is over."
+            f"The transaction of {message.transactional_id!r} in group {message.group_id!r} has ended, or a newer "
+            f"producer has its id: epoch {message.producer_epoch} is over."
         )
     if known.offsets:
         return ConcurrentTransactions(
-            f"The transaction of {event.transactional_id!r} before this one is still being ended in group "
-            f"{event.group!r}; try again."
+            f"The transaction of {message.transactional_id!r} before this one is still being ended in group "
+            f"{message.group_id!r}; try again."
         )
     return None
 
 
-def end(store: PendingStore, event: EndTxnOffsetsReceived, decision: GroupDecision) -> None:
+def end(store: PendingStore, event: Received[EndTxnOffsetsRequest], decision: GroupDecision) -> None:
     """Handle EndTxnOffsets. Replies []; a repetition changes nothing.
 
     The row is emptied after the offsets are written: if a crash cuts that short, the next coordinator finds the row
     open, and the end is repeated.
     """
-    key = TxnKey(event.group, event.producer_id)
+    message = event.message
+    key = TxnKey(message.group_id, message.producer_id)
     known = store.get(key)
-    if known is not None and 0 <= event.coordinator_epoch < known.coordinator_epoch:
+    if known is not None and 0 <= message.coordinator_epoch < known.coordinator_epoch:
         decision.refuse(
             event.request,
             TransactionCoordinatorFenced(
-                f"Coordinator epoch {event.coordinator_epoch} is over: {known.coordinator_epoch} has ended a "
-                f"transaction of producer {event.producer_id} in group {event.group!r}."
+                f"Coordinator epoch {message.coordinator_epoch} is over: {known.coordinator_epoch} has ended a "
+                f"transaction of producer {message.producer_id} in group {message.group_id!r}."
             ),
         )
         return
-    if known is not None and event.producer_epoch < known.producer_epoch:
+    if known is not None and message.producer_epoch < known.producer_epoch:
         decision.refuse(
             event.request,
             InvalidProducerEpoch(
-                f"Producer {event.producer_id} has epoch {known.producer_epoch} in group {event.group!r}, not "
-                f"{event.producer_epoch}."
+                f"Producer {message.producer_id} has epoch {known.producer_epoch} in group {message.group_id!r}, not "
+                f"{message.producer_epoch}."
             ),
         )
         return
-    if known is None or event.producer_epoch > known.producer_epoch:
-        if known is not None and event.committed:
+    if known is None or message.producer_epoch > known.producer_epoch:
+        if known is not None and message.committed:
             for item in known.offsets:
-                decision.write(_committed(event.group, item, decision.wall_ms))
+                decision.write(committed_row(message.group_id, item, decision.wall_ms))
         decision.write(
             TxnOffsets(
-                key=key,
-                producer_epoch=event.producer_epoch,
-                coordinator_epoch=max(event.coordinator_epoch, -1 if known is None else known.coordinator_epoch),
+                *key,
+                producer_epoch=message.producer_epoch,
+                coordinator_epoch=max(message.coordinator_epoch, -1 if known is None else known.coordinator_epoch),
                 offsets=(),
                 changed_ms=decision.wall_ms,
             )
@@ -211,26 +219,30 @@ def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decisi
     for row in store.open_of(group):
         left = tuple(item for item in row.offsets if _key(group, item) not in later)
         if len(left) < len(row.offsets):
-            decision.write(replace(row, offsets=left, changed_ms=decision.wall_ms))
+            decision.write(row.changed(offsets=left, changed_ms=decision.wall_ms))
 
 
-def is_unstable(store: PendingStore, group: str, partitions: Sequence[tuple[str, str, int]] | None) -> bool:
+def is_unstable(store: PendingStore, group: str, partitions: Sequence[OffsetFetchPartition] | None) -> bool:
     """Return whether an offset of these partitions is pending; None = of any partition."""
     if not store.is_open(group):
         return False
-    return partitions is None or not store.pending_keys(group).isdisjoint(OffsetKey(group, *row) for row in partitions)
+    return partitions is None or not store.pending_keys(group).isdisjoint(
+        OffsetKey(group, row.topic_id, row.topic, row.partition) for row in partitions
+    )
 
 
-def described(store: PendingStore, group: str, *, sees: Callable[[str, str, int], bool] | None = None) -> list[object]:
+def described(
+    store: PendingStore, group: str, *, sees: Callable[[str, str, str, int], bool] | None = None
+) -> list[object]:
     """Return [[producer id, epoch, topic id, topic, partition, offset, leader epoch, metadata]...] of pending offsets.
 
     ``sees``: whether the sender may see a partition; None = all.
     """
     return [
-        [row.key.producer_id, row.producer_epoch, *item]
+        [row.producer_id, row.producer_epoch, *wire_of(item)]
         for row in store.open_of(group)
-        for item in sorted(row.offsets)
-        if sees is None or sees(*item[:3])
+        for item in sorted(row.offsets, key=wire_of)
+        if sees is None or sees(*_key(group, item))
     ]
 
 
@@ -245,12 +257,5 @@ def expired(store: PendingStore, group: str, wall_ms: int, settings: GroupSettin
     ]
 
 
-def _key(group: str, item: PendingOffset) -> OffsetKey:
-    return OffsetKey(group, *item[:3])
-
-
-def _committed(group: str, item: PendingOffset, wall_ms: int) -> OffsetCommitted:
-    _, _, _, offset, leader_epoch, metadata = item
-    return OffsetCommitted(
-        key=_key(group, item), offset=offset, leader_epoch=leader_epoch, metadata=metadata, committed_ms=wall_ms
-    )
+def _key(group: str, item: OffsetCommitPartition) -> OffsetKey:
+    return OffsetKey(group, item.topic_id, item.topic, item.partition)

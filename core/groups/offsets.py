@@ -22,13 +22,21 @@ from raylog.base.errors import (
 )
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import OffsetCommitReceived, OffsetDeleteReceived, TxnOffsetCommitReceived
 from raylog.core.groups.figures import OffsetFigures
 from raylog.core.groups.group import Group
-from raylog.core.groups.records import OffsetCommitted, OffsetDeleted, OffsetKey
+from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.settings import GroupSettings
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.use import GroupUse
+from raylog.core.received import Received
+from raylog.protocol.groups import (
+    OffsetCommitPartition,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchPartition,
+    TxnOffsetCommitRequest,
+)
+from raylog.protocol.rows import Tombstone
 
 _NO_OFFSETS: Final[dict[OffsetKey, OffsetCommitted]] = {}
 
@@ -42,9 +50,9 @@ class OffsetStore:
         self._notes_bytes: dict[str, int] = {}
         """Bytes of notes (commit metadata) by group, of groups that have any."""
 
-    def apply(self, record: OffsetCommitted | OffsetDeleted) -> None:
+    def apply(self, record: OffsetCommitted | Tombstone) -> None:
         """Store or delete one offset: the only mutator, for live traffic and replay alike."""
-        key = record.key
+        key = OffsetKey(*record.key)
         held = self._by_group.get(key.group)
         self._count_notes(key.group, None if held is None else held.get(key), record)
         if isinstance(record, OffsetCommitted):
@@ -56,7 +64,7 @@ class OffsetStore:
             if not held:
                 del self._by_group[key.group]
 
-    def _count_notes(self, group: str, before: OffsetCommitted | None, after: OffsetCommitted | OffsetDeleted) -> None:
+    def _count_notes(self, group: str, before: OffsetCommitted | None, after: OffsetCommitted | Tombstone) -> None:
         more = _note_bytes(after) - _note_bytes(before)
         if more:
             self._notes_bytes[group] = self._notes_bytes.get(group, 0) + more
@@ -103,48 +111,48 @@ class OffsetStore:
         return [record.to_wire() for group in self.groups() for record in self.of(group)]
 
 
-def commit_error(group: Group, event: OffsetCommitReceived | TxnOffsetCommitReceived) -> RaylogError | None:
+def commit_error(group: Group, message: OffsetCommitRequest | TxnOffsetCommitRequest) -> RaylogError | None:
     """Return the error for a commit of this sender at this time, or None when it may commit.
 
     A member of a generation that is not assigned yet may commit what it read before with a transaction, as in Kafka.
     """
-    if event.generation < 0 and group.state is GroupState.EMPTY:
+    if message.generation_id < 0 and group.state is GroupState.EMPTY:
         return None
-    if event.generation < 0 and event.member_id == "" and event.instance_id is None:
+    if message.generation_id < 0 and message.member_id == "" and message.group_instance_id is None:
         return UnknownMemberId(
             f"Group {group.name!r} has members: only they may commit. Use another group_id for consumers "
             "that assign partitions themselves."
         )
-    error = group.fence(event.member_id, event.instance_id, event.generation)
-    if isinstance(event, TxnOffsetCommitReceived):
+    error = group.fence(message.member_id, message.group_instance_id, message.generation_id)
+    if isinstance(message, TxnOffsetCommitRequest):
         return error
     if error is None and group.state is GroupState.COMPLETING_REBALANCE:
         error = RebalanceInProgress(f"Group {group.name!r} is rebalancing; join again.")
     return error
 
 
-def commit(store: OffsetStore, event: OffsetCommitReceived, decision: GroupDecision) -> list[OffsetKey]:
+def commit(store: OffsetStore, event: Received[OffsetCommitRequest], decision: GroupDecision) -> list[OffsetKey]:
     """Handle OffsetCommit of a sender that may commit; return the keys of what was committed.
 
     Replies [[topic, partition, error code]...].
     """
     rows: list[list[object]] = []
     keys: list[OffsetKey] = []
-    for topic_id, topic, partition, offset, leader_epoch, metadata in event.offsets:
-        committed = OffsetCommitted(
-            key=OffsetKey(event.group, topic_id, topic, partition),
-            offset=offset,
-            leader_epoch=leader_epoch,
-            metadata=metadata,
-            committed_ms=decision.wall_ms,
-        )
+    for row in event.message.offsets:
+        committed = committed_row(event.message.group_id, row, decision.wall_ms)
         code = row_error(committed, decision.settings) or room_error(store, committed, decision.settings)
         if code == 0:
             decision.write(committed)
             keys.append(committed.key)
-        rows.append([topic, partition, code])
+        rows.append([row.topic, row.partition, code])
     decision.reply_rows(event.request, rows)
     return keys
+
+
+def committed_row(group: str, row: OffsetCommitPartition, wall_ms: int) -> OffsetCommitted:
+    """Return the row of an offset that a group commits at this time of day."""
+    position = row.committed_offset, row.committed_leader_epoch, row.committed_metadata
+    return OffsetCommitted(group, row.topic_id, row.topic, row.partition, *position, wall_ms)
 
 
 def row_error(committed: OffsetCommitted, settings: GroupSettings) -> int:
@@ -172,7 +180,7 @@ def room_error(store: OffsetStore, committed: OffsetCommitted, settings: GroupSe
     return 0
 
 
-def _note_bytes(record: OffsetCommitted | OffsetDeleted | None) -> int:
+def _note_bytes(record: OffsetCommitted | Tombstone | None) -> int:
     return len(record.metadata.encode()) if isinstance(record, OffsetCommitted) and record.metadata else 0
 
 
@@ -186,18 +194,18 @@ def _is_too_large(committed: OffsetCommitted, settings: GroupSettings) -> bool:
 def fetch(
     store: OffsetStore,
     group: str,
-    partitions: Sequence[tuple[str, str, int]] | None,
+    partitions: Sequence[OffsetFetchPartition] | None,
     *,
-    sees: Callable[[str, str, int], bool] | None = None,
+    sees: Callable[[str, str, str, int], bool] | None = None,
 ) -> list[object]:
     """Return [[topic id, topic, partition, offset, leader epoch, metadata]...]; offset -1 = none.
 
     ``partitions`` None: all partitions with a committed offset that the sender may see (``sees``; None = all).
     """
     if partitions is None:
-        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key[1:])]
+        keys = [each.key for each in store.of(group) if sees is None or sees(*each.key)]
     else:
-        keys = [OffsetKey(group, topic_id, topic, partition) for topic_id, topic, partition in partitions]
+        keys = [OffsetKey(group, row.topic_id, row.topic, row.partition) for row in partitions]
     rows: list[object] = []
     for key in keys:
         found = store.get(key)
@@ -211,7 +219,7 @@ def fetch(
 def delete(
     store: OffsetStore,
     use: GroupUse,
-    event: OffsetDeleteReceived,
+    event: Received[OffsetDeleteRequest],
     decision: GroupDecision,
     *,
     pending: Collection[OffsetKey],
@@ -226,16 +234,16 @@ def delete(
         decision.refuse(event.request, active)
         return
     rows: list[object] = []
-    for topic_id, topic, partition in event.partitions:
-        key = OffsetKey(use.group, topic_id, topic, partition)
+    for row in event.message.partitions:
+        key = OffsetKey(use.group, row.topic_id, row.topic, row.partition)
         code = 0
-        if use.reads(topic):
+        if use.reads(row.topic):
             code = GroupSubscribedToTopic.code
         elif key in pending:
             code = UnstableOffsetCommit.code
         elif store.get(key) is not None:
-            decision.write(OffsetDeleted(key=key))
-        rows.append([topic, partition, code])
+            decision.write(Tombstone(OffsetCommitted, key))
+        rows.append([row.topic, row.partition, code])
     decision.reply_proved(event.request, rows)
 
 

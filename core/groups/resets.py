@@ -18,11 +18,12 @@ from raylog.base.errors import (
     UnstableOffsetCommit,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.committed.offsets import OffsetStore, row_error
 from raylog.core.groups.decision import GroupDecision
-from raylog.core.groups.events import OffsetResetReceived
+from raylog.core.groups.offsets import OffsetStore, row_error
 from raylog.core.groups.records import OffsetCommitted, OffsetKey
 from raylog.core.groups.use import GroupUse
+from raylog.core.received import Received
+from raylog.protocol.groups import OffsetResetRequest
 
 ANY: Final = -2
 """In place of the committed offset that a reset was planned from: any will do."""
@@ -35,7 +36,7 @@ NAMED_MAX: Final = 5
 def reset(
     store: OffsetStore,
     use: GroupUse,
-    event: OffsetResetReceived,
+    event: Received[OffsetResetRequest],
     decision: GroupDecision,
     *,
     pending: Collection[OffsetKey],
@@ -47,18 +48,14 @@ def reset(
     """
     rows = [
         OffsetCommitted(
-            key=OffsetKey(use.group, topic_id, topic, partition),
-            offset=offset,
-            leader_epoch=-1,
-            metadata="",
-            committed_ms=decision.wall_ms,
+            use.group, row.topic_id, row.topic, row.partition, row.committed_offset, -1, "", decision.wall_ms
         )
-        for topic_id, topic, partition, offset, _ in event.offsets
+        for row in event.message.offsets
     ]
     error = (
         use.active_error()
         or _unstable(use, rows, pending)
-        or _outdated(store, use, event, rows)
+        or _outdated(store, use, event.message, rows)
         or _illegal(use, rows, decision)
     )
     if error is not None:
@@ -72,7 +69,7 @@ def reset(
 def _unstable(
     use: GroupUse, rows: list[OffsetCommitted], pending: Collection[OffsetKey]
 ) -> UnstableOffsetCommit | None:
-    unstable = [f"{row.key.topic}-{row.key.partition}" for row in rows if row.key in pending]
+    unstable = [f"{row.topic}-{row.partition}" for row in rows if row.key in pending]
     if not unstable:
         return None
     return UnstableOffsetCommit(
@@ -82,25 +79,25 @@ def _unstable(
 
 
 def _outdated(
-    store: OffsetStore, use: GroupUse, event: OffsetResetReceived, rows: list[OffsetCommitted]
+    store: OffsetStore, use: GroupUse, message: OffsetResetRequest, rows: list[OffsetCommitted]
 ) -> ResetOutdated | None:
-    if event.generation not in (-1, use.generation):
+    if message.generation_id not in (-1, use.generation):
         return ResetOutdated(
-            f"Group {use.group!r} was used since this reset was planned (generation {event.generation}, now "
+            f"Group {use.group!r} was used since this reset was planned (generation {message.generation_id}, now "
             f"{use.generation}); plan it again.",
             group=use.group,
             generation=use.generation,
         )
-    for row, (_, topic, partition, _, planned_from) in zip(rows, event.offsets, strict=True):
+    for row, planned in zip(rows, message.offsets, strict=True):
         held = store.get(row.key)
         offset = -1 if held is None else held.offset
-        if planned_from not in (ANY, offset) and offset != row.offset:
+        if planned.planned_from not in (ANY, offset) and offset != row.offset:
             return ResetOutdated(
-                f"Group {use.group!r} has committed offset {offset} of {topic}-{partition} since this reset was "
-                f"planned, from {planned_from}; plan it again.",
+                f"Group {use.group!r} has committed offset {offset} of {planned.topic}-{planned.partition} since this "
+                f"reset was planned, from {planned.planned_from}; plan it again.",
                 group=use.group,
-                topic=topic,
-                partition=partition,
+                topic=planned.topic,
+                partition=planned.partition,
                 offset=offset,
             )
     return None
@@ -113,7 +110,7 @@ def _illegal(use: GroupUse, rows: list[OffsetCommitted], decision: GroupDecision
     wrong = next((row for row in rows if row_error(row, decision.settings)), None)
     if wrong is not None:
         return InvalidRequest(
-            f"The offset {wrong.offset} of {wrong.key.topic}-{wrong.key.partition} cannot be committed in group "
+            f"The offset {wrong.offset} of {wrong.topic}-{wrong.partition} cannot be committed in group "
             f"{use.group!r}: it has to be 0 or more, and its names have to fit into one record."
         )
     if sum(row_bytes(*row.to_wire()) + ROW_MORE for row in rows) > decision.settings.record_bytes_max:

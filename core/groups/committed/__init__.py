@@ -1,1 +1,0 @@
-"""Committed offsets of groups: committing, committing with a transaction, and resetting them. Pure."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
@@ -35,9 +35,13 @@ class Row(Message, frozen=True):
         """The fields of the key."""
         return msgspec.structs.astuple(self)[: self.KEY]
 
+    def replaced(self, **changes: object) -> Self:
+        """Return the row with other values in these fields."""
+        return msgspec.structs.replace(self, **changes)
+
     def to_wire(self) -> WireRow:
-        """Return key and value as wire lists."""
-        fields = msgspec.structs.astuple(self)
+        """Return key and value as wire lists; rows and enumerations inside them are plain values."""
+        fields = msgspec.to_builtins(self, builtin_types=_OCTETS)
         return [self.KIND, *fields[: self.KEY]], [self.VERSION, *fields[self.KEY :]]
 
 
@@ -57,15 +61,18 @@ class UnreadableRow(ValueError):
     """A row of a kind or version that this release does not know, or a damaged one."""
 
 
-class RowKinds:
+RowT = TypeVar("RowT", bound=Row)
+
+
+class RowKinds(Generic[RowT]):
     """The kinds of rows of one topic."""
 
-    def __init__(self, topic: str, kinds: Iterable[type[Row]]) -> None:
+    def __init__(self, topic: str, kinds: Iterable[type[RowT]]) -> None:
         """``topic``: for messages about rows that cannot be read."""
         self._topic = topic
-        self._kinds: Mapping[str, type[Row]] = {kind.KIND: kind for kind in kinds}
+        self._kinds: Mapping[str, type[RowT]] = {kind.KIND: kind for kind in kinds}
 
-    def read(self, key: Sequence[object], value: Sequence[object] | None) -> Row | Tombstone:
+    def read(self, key: Sequence[object], value: Sequence[object] | None) -> RowT | Tombstone:
         """Return one row of the log.
 
         Raises :class:`UnreadableRow`: an owner that skipped such a row silently would serve a wrong view.

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from raylog.actors.answering import spoiled
+from raylog.actors.received import ArrivedRequest
 from raylog.actors.request_table import Answerable, RequestTable
 from raylog.actors.runner import Runner
 from raylog.base.errors import NotCoordinator, RaylogError, RecordTooLarge
@@ -26,7 +27,6 @@ from raylog.core.coordinators.events import (
 from raylog.core.coordinators.writing import RowQueue
 from raylog.core.decision import Refuse, Reply
 from raylog.core.outbox import Outbox
-from raylog.rpc import Grant
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -49,15 +49,8 @@ def proof_row() -> list[object]:
     return [_FENCE, _ANY_EPOCH]
 
 
-class CoordinatorRequest(Answerable, Protocol):
+class CoordinatorRequest(Answerable, ArrivedRequest, Protocol):
     """A request to a coordinator: :class:`raylog.rpc.Request`, or its counterpart in the simulator."""
-
-    method: str
-    args: Any
-
-    @property
-    def grant(self) -> Grant | None:
-        """What the sender's token grants; None: the sender has proved a secret."""
 
 
 RequestT = TypeVar("RequestT", bound=CoordinatorRequest)

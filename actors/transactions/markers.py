@@ -16,9 +16,9 @@ from typing import Any, Final
 from raylog.actors.routes import Routes
 from raylog.base.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
 from raylog.core.transactions.events import EndTxn
-from raylog.core.transactions.records import TxnPartition
 from raylog.protocol.groups import END_TXN_OFFSETS, EndTxnOffsetsRequest
 from raylog.protocol.replica import WRITE_TXN_MARKERS, WriteTxnMarkersRequest
+from raylog.protocol.transactions import TxnPartition
 from raylog.rpc.host.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from raylog.core.transactions.identity import Identity
-from raylog.core.transactions.records import TxnChanged, TxnPartition
+from raylog.core.transactions.identity import ProducerIdentity
+from raylog.core.transactions.records import TxnChanged
+from raylog.protocol.transactions import TxnPartition
 
 Participant = TxnPartition | str
 """A partition, or a group by its name."""
@@ -14,7 +15,7 @@ class Ending:
 
     def __init__(self) -> None:
         """Start empty."""
-        self._left: dict[str, tuple[Identity, set[Participant]]] = {}
+        self._left: dict[str, tuple[ProducerIdentity, set[Participant]]] = {}
 
     def __len__(self) -> int:
         """Return how many transactions are being ended."""
@@ -28,7 +29,7 @@ class Ending:
         """Note the participants of a decided transaction."""
         self._left[decided.transactional_id] = decided.writer, {*decided.partitions, *decided.groups}
 
-    def written(self, name: str, writer: Identity, participant: Participant) -> bool:
+    def written(self, name: str, writer: ProducerIdentity, participant: Participant) -> bool:
         """Note a marker; return whether it was the last one. Those of other transactions, and repetitions, are not."""
         held = self._left.get(name)
         if held is None or held[0] != writer or participant not in held[1]:

@@ -14,7 +14,7 @@ PRODUCER_EPOCH_MAX: Final = MARKER_EPOCH_MAX - 1
 """The highest epoch of a producer: its marker needs a higher one. After it comes another producer id."""
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """What distinguishes a producer from those before it: a producer id, and its epoch."""
 
     producer_id: int
@@ -31,4 +31,4 @@ class Identity(NamedTuple):
         return self.epoch >= PRODUCER_EPOCH_MAX
 
 
-NO_IDENTITY: Final = Identity(-1, -1)
+NO_IDENTITY: Final = ProducerIdentity(-1, -1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from raylog.base.invariants import require
-from raylog.core.coordinators.events import CoordinatorRequest
 from raylog.core.decision import RequestId
+from raylog.core.received import Received
 
-EventT = TypeVar("EventT", bound=CoordinatorRequest)
+EventT = TypeVar("EventT", bound=Received[Any])
 
 
 class Waiting(Generic[EventT]):

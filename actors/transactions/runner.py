@@ -10,9 +10,10 @@ from raylog.actors.coordinators.runner import CoordinatorPorts, CoordinatorReque
 from raylog.actors.received import received
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import ProducerIdentity
+from raylog.core.transactions.records import ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
-from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TxnPartition
+from raylog.core.transactions.waiting import Participant
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -46,7 +47,7 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
         self._machine.reconfigure(settings)
         self._tick_soon()
 
-    def marker_written(self, transactional_id: str, writer: ProducerIdentity, participant: TxnPartition | str) -> None:
+    def marker_written(self, transactional_id: str, writer: ProducerIdentity, participant: Participant) -> None:
         """Note that a participant (a partition or a group) has ended a transaction, or does not exist any more."""
         self.feed(
             ev.MarkerWritten(

@@ -10,7 +10,7 @@ by the ``TransactionCoordinator`` actor and by the simulator: first ``replay`` o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeAlias, assert_never
 
 from raylog.base.errors import (
@@ -25,24 +25,37 @@ from raylog.base.errors import (
     did_you_mean,
 )
 from raylog.base.invariants import require
-from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
+from raylog.core.coordinators.decision import CoordinatorDecision
+from raylog.core.coordinators.events import AppendRecords, RequestDropped, SleepRefused, SleepRequested, Tick
 from raylog.core.coordinators.idleness import Idleness
 from raylog.core.coordinators.share import KeyShare
 from raylog.core.decision import Story
 from raylog.core.outbox import Outbox
 from raylog.core.received import Received
 from raylog.core.transactions import rules
-from raylog.core.transactions.decision import TxnDecision
-from raylog.core.transactions.ending import Ending
-from raylog.core.transactions.events import Effect, Event, MarkerWritten, ProducerIdsGranted, TxnRequest
-from raylog.core.transactions.identity import NO_IDENTITY, ProducerIdentity
-from raylog.core.transactions.producer_ids import ProducerIds
-from raylog.core.transactions.records import NEVER, ROWS, Record, TxnChanged, check_move, deleted
+from raylog.core.transactions.events import (
+    Effect,
+    EndTxn,
+    Event,
+    MarkerWritten,
+    ProducerIdsGranted,
+    RequestProducerIds,
+    TxnRequest,
+)
+from raylog.core.transactions.records import (
+    NEVER,
+    NO_IDENTITY,
+    ROWS,
+    ProducerIdentity,
+    Record,
+    TxnChanged,
+    check_move,
+    deleted,
+)
 from raylog.core.transactions.room import Room
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
-from raylog.core.transactions.timeouts import Timeouts
-from raylog.core.transactions.waiting import Waiting
+from raylog.core.transactions.waiting import Ending, ProducerIds, Timeouts, Waiting
 from raylog.protocol.rows import Tombstone
 from raylog.protocol.transactions import (
     AddOffsetsToTxnRequest,
@@ -65,6 +78,46 @@ _TAKEN_ALWAYS: Final = (SleepRefused, ProducerIdsGranted, RequestDropped)
 _WaitingRequest: TypeAlias = (
     InitTransactionsRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 )
+
+
+class TxnDecision(CoordinatorDecision[Record]):
+    """Records of transactional ids, and answers and markers that wait for them."""
+
+    __slots__ = ("wall_ms",)
+
+    def __init__(
+        self,
+        cause: str,
+        now_ms: int,
+        *,
+        apply: Callable[[Record], None],
+        wall_ms: int = -1,
+        story: Story | None = None,
+    ) -> None:
+        """``wall_ms`` is the time of day for stamps in records, which outlive this process; -1 = unknown."""
+        super().__init__(cause, now_ms, apply=apply, story=story)
+        self.wall_ms = wall_ms
+
+    def end_transaction(self, decided: TxnChanged) -> None:
+        """Send the outcome to the participants once it is committed."""
+        self.after_sync.append(
+            EndTxn(
+                cause=self.cause,
+                transactional_id=decided.transactional_id,
+                writer=decided.writer,
+                marker_epoch=decided.marker_epoch,
+                committed=decided.state.outcome is True,
+                partitions=decided.partitions,
+                groups=decided.groups,
+            )
+        )
+
+    def request_producer_ids(self, count: int) -> None:
+        """Take producer ids from the controller."""
+        self.now.append(RequestProducerIds(cause=self.cause, count=count))
+
+    def _store(self) -> Effect:
+        return AppendRecords(cause=self.cause, records=tuple(record.to_wire() for record in self.records))
 
 
 class TransactionMachine:

@@ -18,7 +18,7 @@ from raylog.core.coordinators.events import (
 )
 from raylog.core.decision import Refuse, Reply
 from raylog.core.received import Received
-from raylog.core.transactions.identity import ProducerIdentity
+from raylog.core.transactions.records import ProducerIdentity
 from raylog.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,

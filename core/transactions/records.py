@@ -1,20 +1,46 @@
 """The rows of ``__transaction_state``, decided and applied by ``coordinator.py``. Pure.
 
 A row is the whole state of a transactional id, so the last one is all there is to know.
+
+A producer's epoch rises with every end of a transaction, and with every initialisation. The marker that ends a
+transaction has a higher epoch than its records, so that a record that arrives after the marker is refused.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, TypeAlias
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from raylog.base.invariants import require
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, ProducerIdentity
 from raylog.core.transactions.states import TxnState, is_legal_move
 from raylog.protocol.rows import Row, RowKinds, Tombstone
 from raylog.protocol.transactions import TxnPartition
 
 NEVER: Final = -1
 """Timeout of transactions that another system decides on."""
+MARKER_EPOCH_MAX: Final = 32_767
+"""The highest epoch that fits into a batch. Only markers have it."""
+PRODUCER_EPOCH_MAX: Final = MARKER_EPOCH_MAX - 1
+"""The highest epoch of a producer: its marker needs a higher one. After it comes another producer id."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What distinguishes a producer from those before it: a producer id, and its epoch."""
+
+    producer_id: int
+    epoch: int
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it stands for no producer."""
+        return self.producer_id < 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next identity needs another producer id."""
+        return self.epoch >= PRODUCER_EPOCH_MAX
+
+
+NO_IDENTITY: Final = ProducerIdentity(-1, -1)
 
 
 class TxnChanged(Row, frozen=True, kw_only=True):

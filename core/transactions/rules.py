@@ -19,8 +19,7 @@ from raylog.base.errors import (
 )
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.transactions.events import ProducerRequest
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, ProducerIdentity
-from raylog.core.transactions.records import NEVER, TxnChanged
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, NEVER, NO_IDENTITY, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from raylog.protocol.transactions import InitTransactionsRequest, TxnPartition, VerifyTransactionRequest

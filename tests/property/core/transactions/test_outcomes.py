@@ -22,8 +22,7 @@ from raylog.core.outbox import Outbox
 from raylog.core.received import Received
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, ProducerIdentity
-from raylog.core.transactions.records import ROWS, TxnChanged
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, ROWS, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from raylog.protocol.rows import Tombstone

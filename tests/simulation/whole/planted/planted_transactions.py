@@ -16,7 +16,7 @@ from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import Place
 from raylog.core.groups.committed import pending
 from raylog.core.transactions import rules
-from raylog.core.transactions.decision import TxnDecision
+from raylog.core.transactions.coordinator import TxnDecision
 from raylog.core.transactions.states import TxnState
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.transactions.log import TransactionalLog

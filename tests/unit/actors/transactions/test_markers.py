@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from raylog.actors.routes import Route, Routes
 from raylog.actors.transactions import markers
-from raylog.actors.transactions.markers import MarkerSender, Participant
+from raylog.actors.transactions.markers import MarkerSender
 from raylog.base.errors import (
     GroupIdNotFound,
     InvalidProducerEpoch,
@@ -20,7 +20,8 @@ from raylog.base.errors import (
     TransactionCoordinatorFenced,
 )
 from raylog.core.transactions.events import EndTxn
-from raylog.core.transactions.identity import ProducerIdentity
+from raylog.core.transactions.records import ProducerIdentity
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.groups import EndTxnOffsetsRequest
 from raylog.protocol.replica import WriteTxnMarkersRequest
 from raylog.protocol.transactions import TxnPartition

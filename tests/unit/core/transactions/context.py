@@ -20,8 +20,7 @@ from raylog.core.outbox import Outbox
 from raylog.core.received import Received, Sender
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import NO_IDENTITY, ProducerIdentity
-from raylog.core.transactions.records import ROWS, TxnChanged
+from raylog.core.transactions.records import NO_IDENTITY, ROWS, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from raylog.protocol.transactions import (

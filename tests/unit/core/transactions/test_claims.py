@@ -3,7 +3,7 @@
 import pytest
 
 from raylog.base.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, ProducerIdentity
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, ProducerIdentity
 from raylog.protocol.transactions import TxnPartition, VerifyTransactionRequest
 from tests.unit.core.transactions.context import BILLS, NAME, ORDERS, TIMEOUT_MS, Transactions
 

@@ -16,7 +16,7 @@ from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Reply
 from raylog.core.received import Received
 from raylog.core.transactions import events as ev
-from raylog.core.transactions.identity import ProducerIdentity
+from raylog.core.transactions.records import ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from raylog.protocol.transactions import EndTxnRequest

@@ -10,8 +10,7 @@ from raylog.base.errors import (
     InvalidTxnState,
     ProducerFenced,
 )
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, ProducerIdentity
-from raylog.core.transactions.records import NEVER
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, NEVER, PRODUCER_EPOCH_MAX, ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from tests.unit.core.transactions.context import BILLS, FIRST_ID, ORDERS, TIMEOUT_MS, Transactions

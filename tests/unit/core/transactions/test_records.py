@@ -4,8 +4,7 @@ import pytest
 from msgspec.msgpack import encode
 
 from raylog.base.invariants import InvariantBroken
-from raylog.core.transactions.identity import NO_IDENTITY, ProducerIdentity
-from raylog.core.transactions.records import ROWS, TxnChanged, check_move, deleted
+from raylog.core.transactions.records import NO_IDENTITY, ROWS, ProducerIdentity, TxnChanged, check_move, deleted
 from raylog.core.transactions.states import LEGAL_PREDECESSORS, TxnState, is_legal_move
 from raylog.protocol.transactions import TxnPartition
 from tests.unit.core.transactions.context import ORDERS

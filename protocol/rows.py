@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Self, TypeAlias
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar
 
 import msgspec
 
-from raylog.protocol.message import Message
+from raylog.protocol.message import Message, MessageT
 
 WireRow: TypeAlias = tuple[list[object], list[object] | None]
 """Key and value of a row; a value of None is a tombstone."""
@@ -34,7 +34,8 @@ class Row(Message, frozen=True):
     """The name that keys of this kind begin with."""
     KEY: ClassVar[int]
     """How many of the fields are the key's."""
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int | None] = 1
+    """The version that values begin with; None = they have none, and may only gain fields."""
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -48,7 +49,8 @@ class Row(Message, frozen=True):
     def to_wire(self) -> WireRow:
         """Return key and value as wire lists."""
         fields = wire_of(self)
-        return [self.KIND, *fields[: self.KEY]], [self.VERSION, *fields[self.KEY :]]
+        version = () if self.VERSION is None else (self.VERSION,)
+        return [self.KIND, *fields[: self.KEY]], [*version, *fields[self.KEY :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,18 @@ class UnreadableRow(ValueError):
     """A row of a kind or version that this release does not know, or a damaged one."""
 
 
-class RowKinds:
+RowT = TypeVar("RowT", bound=Row)
+
+
+class RowKinds(Generic[RowT]):
     """The kinds of rows of one topic."""
 
-    def __init__(self, topic: str, kinds: Iterable[type[Row]]) -> None:
+    def __init__(self, topic: str, kinds: Iterable[type[RowT]]) -> None:
         """``topic``: for messages about rows that cannot be read."""
         self._topic = topic
-        self._kinds: Mapping[str, type[Row]] = {kind.KIND: kind for kind in kinds}
+        self._kinds: Mapping[str, type[RowT]] = {kind.KIND: kind for kind in kinds}
 
-    def read(self, key: Sequence[object], value: Sequence[object] | None) -> Row | Tombstone:
+    def read(self, key: Sequence[object], value: Sequence[object] | None) -> RowT | Tombstone:
         """Return one row of the log.
 
         Raises :class:`UnreadableRow`: an owner that skipped such a row silently would serve a wrong view.
@@ -87,11 +92,17 @@ class RowKinds:
             )
         if value is None and len(key) > kind.KEY:
             return Tombstone(kind, tuple(key[1 : kind.KEY + 1]))
-        if not value or value[0] != kind.VERSION:
+        if not value or kind.VERSION not in (None, value[0]):
             raise UnreadableRow(
                 f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
             )
-        try:
-            return msgspec.convert([*key[1 : kind.KEY + 1], *value[1:]], kind, builtin_types=_OCTETS)
-        except msgspec.ValidationError as wrong:
-            raise UnreadableRow(f"A row of kind {kind.KIND!r} in {self._topic} is damaged: {wrong}.") from None
+        fields = value if kind.VERSION is None else value[1:]
+        return read_fields(kind, [*key[1 : kind.KEY + 1], *fields], f"A row of kind {kind.KIND!r} in {self._topic}")
+
+
+def read_fields(kind: type[MessageT], fields: Sequence[object], what: str) -> MessageT:
+    """Return stored fields as a message; ``what`` names them in errors. Raises :class:`UnreadableRow`."""
+    try:
+        return msgspec.convert(fields, kind, builtin_types=_OCTETS)
+    except msgspec.ValidationError as wrong:
+        raise UnreadableRow(f"{what} is damaged: {wrong}.") from None

@@ -9,8 +9,12 @@ import msgspec
 from raylog.actors.clock import wall_ms
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord, record_from_wire
+from raylog.core.quorum import Span
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
+
+Batch = tuple[Span, bytes]
+"""A batch with its offsets and epoch, which the quorum needs."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder()
@@ -36,3 +40,14 @@ def image_of(payloads: Iterable[bytes], image: MetadataImage | None = None) -> M
         for record in decoded(payload):
             image.apply(record)
     return image
+
+
+def split(payload: bytes) -> list[Batch]:
+    """Return the batches of a read, each with its span."""
+    return [
+        (
+            Span(header.base_offset, header.next_offset, header.partition_leader_epoch),
+            payload[position : position + header.size],
+        )
+        for position, header in iter_headers(payload)
+    ]

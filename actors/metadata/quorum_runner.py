@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from raylog.actors.metadata.batches import Batch, split
-from raylog.actors.metadata.codec import encoded, image_of
+from raylog.actors.metadata.codec import Batch, encoded, image_of, split
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.actors.runner import Runner
 from raylog.base.errors import DataDirectoryError, NotController

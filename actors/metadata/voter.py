@@ -38,8 +38,16 @@ from raylog.actors.metadata.voter_runner import Answer, Order, VoterRunner
 from raylog.base.errors import InvalidRequest
 from raylog.core.quorum import Span, VoterMachine
 from raylog.core.quorum import events as ev
+from raylog.core.received import Received
 from raylog.protocol.message import Message
-from raylog.protocol.voter import VoterAppendRequest, VoterPromiseRequest, VoterReadRequest, VoterSnapshotRequest
+from raylog.protocol.voter import (
+    VOTER_PROMISE,
+    VOTER_READ,
+    VoterAppendRequest,
+    VoterPromiseRequest,
+    VoterReadRequest,
+    VoterSnapshotRequest,
+)
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.directory import parse_partition_folder
 from raylog.storage.log.files import list_files
@@ -47,6 +55,8 @@ from raylog.storage.log.files import list_files
 logger = logging.getLogger(__name__)
 
 READ_BYTES: Final = 1 << 20
+NO_CLOCK: Final = 0
+"""In place of the time of a request: a voter decides nothing by time."""
 
 
 class Files:
@@ -180,7 +190,7 @@ def order_of(args: Message, payload: memoryview, number: int) -> Order:
     event: ev.VoterEvent
     match args:
         case VoterPromiseRequest():
-            event = ev.PromiseRequested(request=number, epoch=args.epoch, candidate=args.candidate)
+            event = Received(message=args, cause=VOTER_PROMISE.name, request=number, now_ms=NO_CLOCK)
         case VoterAppendRequest():
             event = ev.AppendRequested(
                 request=number,
@@ -194,7 +204,7 @@ def order_of(args: Message, payload: memoryview, number: int) -> Order:
         case VoterSnapshotRequest():
             event = _offered(payload, number, args.epoch, args.candidate)
         case VoterReadRequest():
-            event = ev.ReadRequested(request=number, epoch=args.epoch, candidate=args.candidate, offset=args.offset)
+            event = Received(message=args, cause=VOTER_READ.name, request=number, now_ms=NO_CLOCK)
         case _:
             raise TypeError(f"{args!r} is no request to a voter")
     return Order(event, payload)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from raylog.actors.routes import Routes
 from raylog.base.errors import GroupIdNotFound, InvalidProducerEpoch, RaylogError, TransactionCoordinatorFenced
 from raylog.core.transactions.events import EndTxn
-from raylog.core.transactions.records import TxnPartition
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.groups import END_TXN_OFFSETS, EndTxnOffsetsRequest
 from raylog.protocol.replica import WRITE_TXN_MARKERS, WriteTxnMarkersRequest
 from raylog.rpc.host.occasional import OccasionalWarning
@@ -30,8 +30,6 @@ IN_ROOM_S: Final = 0.5
 MARKER_TIMEOUT_MS: Final = 5_000
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 1.0
-
-Participant = TxnPartition | str
 
 
 class MarkerSender:

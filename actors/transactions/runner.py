@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from raylog.actors.coordinators.runner import CoordinatorPorts, CoordinatorRequest, CoordinatorRunner
-from raylog.actors.transactions.requests import event_for
+from raylog.actors.received import received
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import Identity
-from raylog.core.transactions.records import TxnPartition
+from raylog.core.transactions.records import ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
+from raylog.core.transactions.waiting import Participant
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR
 
 RowT = TypeVar("RowT")
 _RowT_co = TypeVar("_RowT_co", covariant=True)
@@ -38,14 +40,14 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
             ev.EndTxn: ports.end_transaction,
             ev.RequestProducerIds: lambda effect: ports.request_producer_ids(effect.count),
         }
-        super().__init__(machine, ports, event_for, own, ticks=True)
+        super().__init__(machine, ports, partial(received, TRANSACTION_COORDINATOR), own, ticks=True)
 
     def reconfigure(self, settings: TxnSettings) -> None:
         """Apply these settings from now on."""
         self._machine.reconfigure(settings)
         self._tick_soon()
 
-    def marker_written(self, transactional_id: str, writer: Identity, participant: TxnPartition | str) -> None:
+    def marker_written(self, transactional_id: str, writer: ProducerIdentity, participant: Participant) -> None:
         """Note that a participant (a partition or a group) has ended a transaction, or does not exist any more."""
         self.feed(
             ev.MarkerWritten(

@@ -21,12 +21,13 @@ from raylog.actors.metrics.process import usage_of
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.routes import Routes
 from raylog.actors.settings import transaction_settings
-from raylog.actors.transactions.markers import MarkerSender, Participant
+from raylog.actors.transactions.markers import MarkerSender
 from raylog.actors.transactions.runner import TransactionRunner
 from raylog.base.errors import RaylogError
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.settings import TxnSettings
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.controller import ALLOCATE_PRODUCER_IDS, AllocateProducerIdsRequest
 from raylog.protocol.method import Endpoint
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TRANSACTION_METRICS, TransactionMetricsReply

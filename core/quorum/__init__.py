@@ -9,9 +9,8 @@
 """
 
 from raylog.core.quorum.changes import is_single_change, majority, next_members
-from raylog.core.quorum.history import LogHistory, Span
+from raylog.core.quorum.history import Found, LogHistory, Span, put_together
 from raylog.core.quorum.proposer import Proposer, ProposerSettings
-from raylog.core.quorum.recovery import Found, put_together
 from raylog.core.quorum.voter import VoterMachine
 
 __all__ = [

@@ -10,19 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from raylog.core.quorum.history import LogHistory, Span
+from raylog.core.received import Received
+from raylog.protocol.voter import VoterPromiseRequest, VoterReadRequest
 
 # ---------------------------------------------------------------- events of a voter
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromiseRequested:
-    """Promise request of a candidate: refuse every epoch below ``epoch`` from now on."""
-
-    request: int
-    epoch: int
-    candidate: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +37,6 @@ class AppendRequested:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadRequested:
-    """Read request of the candidate that was promised ``epoch``: the batches from ``offset`` on."""
-
-    request: int
-    epoch: int
-    candidate: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotOffered:
     """The proposer of ``epoch`` sends a snapshot of all records below ``end``, the last being of ``end_epoch``.
 
@@ -66,7 +50,7 @@ class SnapshotOffered:
     end_epoch: int
 
 
-VoterEvent = PromiseRequested | AppendRequested | ReadRequested | SnapshotOffered
+VoterEvent: TypeAlias = Received[VoterPromiseRequest | VoterReadRequest] | AppendRequested | SnapshotOffered
 
 # ---------------------------------------------------------------- effects of a voter
 
@@ -123,7 +107,7 @@ class RestartLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromiseReply:
-    """Answer to :class:`PromiseRequested`: granted or not, and the voter's log."""
+    """Answer to a :class:`VoterPromiseRequest`: granted or not, and the voter's log."""
 
     request: int
     granted: bool
@@ -150,7 +134,7 @@ class AppendReply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadReply:
-    """Answer to :class:`ReadRequested`, to which the shell adds the bytes.
+    """Answer to a :class:`VoterReadRequest`, to which the shell adds the bytes.
 
     Not ``allowed`` when another epoch was promised since.
     If ``offset`` lies below ``start``, the bytes are those of the snapshot, which ends at ``start``.

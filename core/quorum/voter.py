@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from raylog.base.invariants import require
+from raylog.core.decision import RequestId
 from raylog.core.outbox import Outbox
 from raylog.core.quorum.events import (
     AppendReply,
@@ -18,9 +19,7 @@ from raylog.core.quorum.events import (
     AppendSpans,
     DropPrefix,
     PromiseReply,
-    PromiseRequested,
     ReadReply,
-    ReadRequested,
     RestartLog,
     SavePromise,
     SaveSnapshot,
@@ -30,6 +29,8 @@ from raylog.core.quorum.events import (
     VoterEvent,
 )
 from raylog.core.quorum.history import LogHistory
+from raylog.core.received import Received
+from raylog.protocol.voter import VoterPromiseRequest, VoterReadRequest
 
 
 class VoterMachine:
@@ -49,24 +50,16 @@ class VoterMachine:
         """Handle one request and return its effects."""
         outbox: Outbox[VoterEffect] = Outbox()
         match event:
-            case PromiseRequested():
-                self._promise(event, outbox)
+            case Received():
+                request = event.message
+                if isinstance(request, VoterPromiseRequest):
+                    self._promise(event.request, request, outbox)
+                else:
+                    self._read(event.request, request, outbox)
             case AppendRequested():
                 self._append(event, outbox)
             case SnapshotOffered():
                 self._snapshot(event, outbox)
-            case ReadRequested():
-                allowed = self._is_from_promised(event.epoch, event.candidate)
-                outbox.after_sync.append(
-                    ReadReply(
-                        request=event.request,
-                        allowed=allowed,
-                        promised=self.promised,
-                        offset=event.offset,
-                        end=self.history.end,
-                        start=self.history.start,
-                    )
-                )
             case _:
                 assert_never(event)
         return outbox
@@ -78,14 +71,26 @@ class VoterMachine:
         self.promised, self.candidate = epoch, candidate
         outbox.now.append(SavePromise(epoch=epoch, candidate=candidate, trusted=self.trusted))
 
-    def _promise(self, event: PromiseRequested, outbox: Outbox[VoterEffect]) -> None:
-        if event.epoch > self.promised:
-            self._save(event.epoch, event.candidate, outbox)
+    def _read(self, number: RequestId, request: VoterReadRequest, outbox: Outbox[VoterEffect]) -> None:
+        outbox.after_sync.append(
+            ReadReply(
+                request=number,
+                allowed=self._is_from_promised(request.epoch, request.candidate),
+                promised=self.promised,
+                offset=request.offset,
+                end=self.history.end,
+                start=self.history.start,
+            )
+        )
+
+    def _promise(self, number: RequestId, request: VoterPromiseRequest, outbox: Outbox[VoterEffect]) -> None:
+        if request.epoch > self.promised:
+            self._save(request.epoch, request.candidate, outbox)
         # A request of the candidate that has the promise is granted again: the first answer may have been lost.
-        granted = self._is_from_promised(event.epoch, event.candidate)
+        granted = self._is_from_promised(request.epoch, request.candidate)
         outbox.after_sync.append(
             PromiseReply(
-                request=event.request,
+                request=number,
                 granted=granted,
                 promised=self.promised,
                 epochs=tuple(self.history.epochs),

@@ -10,8 +10,8 @@ by the ``TransactionCoordinator`` actor and by the simulator: first ``replay`` o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final, assert_never
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeAlias, assert_never
 
 from raylog.base.errors import (
     ConcurrentTransactions,
@@ -25,45 +25,48 @@ from raylog.base.errors import (
     did_you_mean,
 )
 from raylog.base.invariants import require
-from raylog.core.coordinators.events import RequestDropped, SleepRefused, SleepRequested, Tick
+from raylog.core.coordinators.decision import CoordinatorDecision
+from raylog.core.coordinators.events import AppendRecords, RequestDropped, SleepRefused, SleepRequested, Tick
 from raylog.core.coordinators.idleness import Idleness
 from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.decision import Story
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
 from raylog.core.transactions import rules
-from raylog.core.transactions.decision import TxnDecision
-from raylog.core.transactions.ending import Ending
 from raylog.core.transactions.events import (
-    AddOffsetsReceived,
-    AddPartitionsReceived,
-    DescribeReceived,
     Effect,
-    EndReceived,
+    EndTxn,
     Event,
-    InitReceived,
-    ListReceived,
     MarkerWritten,
-    Notice,
     ProducerIdsGranted,
-    ProducerRequest,
-    VerifyReceived,
+    RequestProducerIds,
+    TxnRequest,
 )
-from raylog.core.transactions.identity import NO_IDENTITY, Identity
-from raylog.core.transactions.producer_ids import ProducerIds
 from raylog.core.transactions.records import (
     NEVER,
+    NO_IDENTITY,
+    ROWS,
+    ProducerIdentity,
     Record,
     TxnChanged,
-    TxnDeleted,
-    TxnPartition,
     check_move,
-    record_from_wire,
+    deleted,
 )
 from raylog.core.transactions.room import Room
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
-from raylog.core.transactions.timeouts import Timeouts
-from raylog.core.transactions.waiting import Waiting
+from raylog.core.transactions.waiting import Ending, ProducerIds, Timeouts, Waiting
+from raylog.protocol.rows import Tombstone
+from raylog.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+    TxnPartition,
+    VerifyTransactionRequest,
+)
 
 EXPIRED_IDS_MAX: Final = 1_000
 """Most tombstones that one tick writes; the rest follows with the next ticks."""
@@ -72,7 +75,49 @@ _IDS: Final = ""
 """Key under which requests wait for a producer id; no transactional id is empty."""
 _TAKEN_ALWAYS: Final = (SleepRefused, ProducerIdsGranted, RequestDropped)
 """Notices that are handled even while a proposal to sleep is under way: something waits for them."""
-_WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived | EndReceived
+_WaitingRequest: TypeAlias = (
+    InitTransactionsRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
+)
+
+
+class TxnDecision(CoordinatorDecision[Record]):
+    """Records of transactional ids, and answers and markers that wait for them."""
+
+    __slots__ = ("wall_ms",)
+
+    def __init__(
+        self,
+        cause: str,
+        now_ms: int,
+        *,
+        apply: Callable[[Record], None],
+        wall_ms: int = -1,
+        story: Story | None = None,
+    ) -> None:
+        """``wall_ms`` is the time of day for stamps in records, which outlive this process; -1 = unknown."""
+        super().__init__(cause, now_ms, apply=apply, story=story)
+        self.wall_ms = wall_ms
+
+    def end_transaction(self, decided: TxnChanged) -> None:
+        """Send the outcome to the participants once it is committed."""
+        self.after_sync.append(
+            EndTxn(
+                cause=self.cause,
+                transactional_id=decided.transactional_id,
+                writer=decided.writer,
+                marker_epoch=decided.marker_epoch,
+                committed=decided.state.outcome is True,
+                partitions=decided.partitions,
+                groups=decided.groups,
+            )
+        )
+
+    def request_producer_ids(self, count: int) -> None:
+        """Take producer ids from the controller."""
+        self.now.append(RequestProducerIds(cause=self.cause, count=count))
+
+    def _store(self) -> Effect:
+        return AppendRecords(cause=self.cause, records=tuple(record.to_wire() for record in self.records))
 
 
 class TransactionMachine:
@@ -87,7 +132,7 @@ class TransactionMachine:
         self._timeouts = Timeouts()
         self._ending = Ending()
         self._ids = ProducerIds(settings.producer_ids_retry_ms)
-        self._waiting: Waiting[_WaitingRequest] = Waiting(settings.wait_ms)
+        self._waiting: Waiting[Received[_WaitingRequest]] = Waiting(settings.wait_ms)
         self._idleness = Idleness(settings.sleep_after_ms)
         self._loaded = False
         self._next_expiry_ms = 0
@@ -117,7 +162,7 @@ class TransactionMachine:
         Raises ValueError or TypeError for a record that this release cannot read.
         """
         require(not self._loaded, "records are replayed before the coordinator serves")
-        self._apply(record_from_wire(key, value))
+        self._apply(ROWS.read(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
         """Start serving, once the log is read to its end. Decided transactions are ended in all participants again.
@@ -150,8 +195,9 @@ class TransactionMachine:
                     check_move(self._txns.get(record.transactional_id), record)
                 self._room.changed(record.transactional_id, self._txns.get(record.transactional_id), record)
                 self._txns[record.transactional_id] = record
-            case TxnDeleted():
-                self._room.changed(record.transactional_id, self._txns.pop(record.transactional_id, None), None)
+            case Tombstone():
+                name = str(record.key[0])
+                self._room.changed(name, self._txns.pop(name, None), None)
             case _:
                 assert_never(record)
 
@@ -168,10 +214,10 @@ class TransactionMachine:
         decision = TxnDecision(event.cause, event.now_ms, apply=self._apply, wall_ms=wall_ms, story=self.story)
         error = self._door_error(event)
         if error is None:
-            if not isinstance(event, (Notice, ListReceived)):
+            if isinstance(event, Received) and not isinstance(event.message, ListTransactionsRequest):
                 self._idleness.used(event.now_ms)
             self._handle(event, decision)
-        elif not isinstance(event, Notice):
+        elif isinstance(event, Received):
             decision.refuse_at_once(event.request, error)
         return decision.finish()
 
@@ -181,33 +227,22 @@ class TransactionMachine:
             return CoordinatorLoadInProgress("The coordinator still reads its log; try again.")
         if self._idleness.is_closed and not isinstance(event, _TAKEN_ALWAYS):
             return NotCoordinator("The coordinator ends, because its transactions were not used; find it again.")
-        if isinstance(event, Notice):
-            return None
-        if isinstance(event, ListReceived):
-            return self._share.list_refusal(event.coordinator)
-        if event.transactional_id == "":
+        return self._request_error(event.message) if isinstance(event, Received) else None
+
+    def _request_error(self, request: TxnRequest) -> RaylogError | None:
+        if isinstance(request, ListTransactionsRequest):
+            return self._share.list_refusal(request.coordinator)
+        if request.transactional_id == "":
             return InvalidRequest("A transactional id may not be empty; set transactional_id.")
-        refusal = self._share.refusal(event.transactional_id)
-        if refusal is None and isinstance(event, InitReceived):
-            return rules.timeout_error(event, self._settings)
+        refusal = self._share.refusal(request.transactional_id)
+        if refusal is None and isinstance(request, InitTransactionsRequest):
+            return rules.timeout_error(request, self._settings)
         return refusal
 
     def _handle(self, event: Event, decision: TxnDecision) -> None:
         match event:
-            case InitReceived():
-                self._initialise(event, decision)
-            case AddPartitionsReceived():
-                self._add(event, [TxnPartition(*row) for row in event.partitions], (), decision)
-            case AddOffsetsReceived():
-                self._add(event, (), (event.group_id,), decision)
-            case EndReceived():
-                self._end(event, decision)
-            case VerifyReceived():
-                self._verify(event, decision)
-            case ListReceived():
-                self._list(event, decision)
-            case DescribeReceived():
-                self._describe(event, decision)
+            case Received():
+                self._answer(event, decision)
             case MarkerWritten():
                 self._marker_written(event, decision)
             case ProducerIdsGranted():
@@ -224,25 +259,47 @@ class TransactionMachine:
             case _:
                 assert_never(event)
 
+    def _answer(self, event: Received[Any], decision: TxnDecision) -> None:
+        request: TxnRequest = event.message
+        match request:
+            case InitTransactionsRequest():
+                self._initialise(event, decision)
+            case AddPartitionsToTxnRequest():
+                self._add(event, request.partitions, (), decision)
+            case AddOffsetsToTxnRequest():
+                self._add(event, (), (request.group_id,), decision)
+            case EndTxnRequest():
+                self._end(event, decision)
+            case VerifyTransactionRequest():
+                self._verify(event, decision)
+            case ListTransactionsRequest():
+                self._list(event, decision)
+            case DescribeTransactionRequest():
+                self._describe(event, decision)
+            case _:
+                assert_never(request)
+
     # ------------------------------------------------------------ requests of producers
 
-    def _initialise(self, event: InitReceived, decision: TxnDecision) -> None:
-        txn = self._txns.get(event.transactional_id)
-        if not rules.may_initialise(txn, event):
-            decision.refuse(event.request, rules.fenced(event.transactional_id))
+    def _initialise(self, event: Received[InitTransactionsRequest], decision: TxnDecision) -> None:
+        request = event.message
+        name = request.transactional_id
+        txn = self._txns.get(name)
+        if not rules.may_initialise(txn, request):
+            decision.refuse(event.request, rules.fenced(name))
         elif txn is not None and txn.state.is_prepared:
-            self._waiting.add(event.transactional_id, event)
+            self._waiting.add(name, event)
         elif txn is None and (refusal := self._new_id_refusal(event, decision)) is not None:
             decision.refuse(event.request, refusal)
         elif self._lacks_id(txn, event, decision):
             return
-        elif txn is not None and txn.state is TxnState.ONGOING and not event.keep_prepared:
+        elif txn is not None and txn.state is TxnState.ONGOING and not request.keep_prepared:
             self.counters["aborted_by_a_new_producer"] += 1
-            sender = NO_IDENTITY if event.identity.is_none else event.identity
-            self._decide(txn, committed=False, last=sender, decision=decision)
-            self._waiting.add(event.transactional_id, event)
+            sender = rules.identity_of(request)
+            self._decide(txn, committed=False, last=NO_IDENTITY if sender.is_none else sender, decision=decision)
+            self._waiting.add(name, event)
         else:
-            now = rules.initialised(txn, event, self._ids.take, decision.wall_ms)
+            now = rules.initialised(txn, request, self._ids.take, decision.wall_ms)
             if not rules.fits(now, self._settings.record_bytes_max):
                 message = "The transactional id is too long to be stored; use a shorter one."
                 decision.refuse(event.request, InvalidRequest(message))
@@ -254,34 +311,36 @@ class TransactionMachine:
                 self._set_timeout(now, decision)
             decision.reply(event.request, [*now.producer, *now.writer])
 
-    def _new_id_refusal(self, event: InitReceived, decision: TxnDecision) -> RaylogError | None:
+    def _new_id_refusal(self, event: Received[InitTransactionsRequest], decision: TxnDecision) -> RaylogError | None:
         """Return why there may be no new id, or None; in a full coordinator, those unused for longest give way."""
-        refusal = self._room.refusal(event.transactional_id, event.prefix, self._txns)
+        refusal = self._room.refusal(event.message.transactional_id, event.sender.transactional_id_prefix, self._txns)
         if refusal is not None or not self._room.is_full(self._txns):
             return refusal
         for name in self._room.unused(self._txns, decision.wall_ms):
-            decision.write(TxnDeleted(transactional_id=name))
+            decision.write(deleted(name))
             self.counters["given_way"] += 1
         return self._room.full() if self._room.is_full(self._txns) else None
 
     def _add(
         self,
-        event: AddPartitionsReceived | AddOffsetsReceived,
+        event: Received[AddPartitionsToTxnRequest | AddOffsetsToTxnRequest],
         partitions: Sequence[TxnPartition],
         groups: Sequence[str],
         decision: TxnDecision,
     ) -> None:
-        txn = self._txns.get(event.transactional_id)
-        error = rules.identity_error(txn, event)
+        request = event.message
+        name = request.transactional_id
+        txn = self._txns.get(name)
+        error = rules.identity_error(txn, request)
         if error is not None or txn is None:
-            decision.refuse(event.request, error or rules.fenced(event.transactional_id))
+            decision.refuse(event.request, error or rules.fenced(name))
             return
         if not partitions and not groups:
             message = "Name at least one partition to add to the transaction."
             decision.refuse_at_once(event.request, InvalidRequest(message))
             return
         if txn.state.is_prepared:
-            self._waiting.add(event.transactional_id, event)
+            self._waiting.add(name, event)
             return
         now = rules.added(txn, partitions, groups, decision.wall_ms)
         if isinstance(now, RaylogError):
@@ -291,7 +350,7 @@ class TransactionMachine:
             message = "The transaction has too many partitions and groups to be stored; abort it, and use smaller ones."
             decision.refuse(event.request, TransactionAbortable(message))
             return
-        full = self._room.has_room_for(event.prefix, self._txns, txn, now)
+        full = self._room.has_room_for(event.sender.transactional_id_prefix, self._txns, txn, now)
         if full is not None:
             decision.refuse(event.request, full)
             return
@@ -302,34 +361,36 @@ class TransactionMachine:
                 self._set_timeout(now, decision)
         decision.reply(event.request, [])
 
-    def _end(self, event: EndReceived, decision: TxnDecision) -> None:
-        txn = self._txns.get(event.transactional_id)
-        error = rules.end_error(txn, event, event.committed)
+    def _end(self, event: Received[EndTxnRequest], decision: TxnDecision) -> None:
+        request = event.message
+        name = request.transactional_id
+        txn = self._txns.get(name)
+        error = rules.end_error(txn, request, request.committed)
         if error is not None or txn is None:
-            decision.refuse(event.request, error or rules.fenced(event.transactional_id))
+            decision.refuse(event.request, error or rules.fenced(name))
             return
-        if not rules.is_repeated_end(txn, event):
+        if not rules.is_repeated_end(txn, request):
             if txn.state.is_prepared:
-                decision.refuse(event.request, _still_ending(event))
+                decision.refuse(event.request, _still_ending(name))
                 return
             if self._lacks_id(txn, event, decision):
                 return
             if txn.state is TxnState.ONGOING:
-                self._decide(txn, committed=event.committed, last=txn.producer, decision=decision)
+                self._decide(txn, committed=request.committed, last=txn.producer, decision=decision)
             else:
                 decision.write(rules.aborted_unbegun(txn, self._ids.take, decision.wall_ms))
-        decision.reply(event.request, [*self._txns[event.transactional_id].producer])
+        decision.reply(event.request, [*self._txns[name].producer])
 
-    def _verify(self, event: VerifyReceived, decision: TxnDecision) -> None:
+    def _verify(self, event: Received[VerifyTransactionRequest], decision: TxnDecision) -> None:
         """Answer a leader. What is confirmed is stored: the answer waits for the record that added the partition."""
-        error = rules.claim_error(self._txns.get(event.transactional_id), event)
+        error = rules.claim_error(self._txns.get(event.message.transactional_id), event.message)
         if error is None:
             decision.reply(event.request, [])
         else:
             self.counters["claims_refused"] += 1
             decision.refuse(event.request, error)
 
-    def _decide(self, txn: TxnChanged, *, committed: bool, last: Identity, decision: TxnDecision) -> None:
+    def _decide(self, txn: TxnChanged, *, committed: bool, last: ProducerIdentity, decision: TxnDecision) -> None:
         """Write the outcome of an open transaction: the commit point. Its markers follow once that is stored."""
         now = rules.decided(txn, committed, last, self._ids.take, decision.wall_ms)
         decision.write(now)
@@ -350,7 +411,7 @@ class TransactionMachine:
         for event in self._waiting.take(key):
             self._handle(event, decision)
 
-    def _lacks_id(self, txn: TxnChanged | None, event: InitReceived | EndReceived, decision: TxnDecision) -> bool:
+    def _lacks_id(self, txn: TxnChanged | None, event: Received[_WaitingRequest], decision: TxnDecision) -> bool:
         """Return whether a request needs a producer id that is not at hand; it waits for one then."""
         if not self._ids.is_empty or (txn is not None and not txn.producer.is_last):
             return False
@@ -396,16 +457,16 @@ class TransactionMachine:
             self.counters["timed_out"] += 1
             self._decide(txn, committed=False, last=NO_IDENTITY, decision=decision)
         for event in self._waiting.expired(decision.now_ms):
-            decision.refuse(event.request, self._waited_for_too_long(event))
+            decision.refuse(event.request, self._waited_for_too_long(event.message.transactional_id))
         if self._waiting.is_awaited(_IDS):
             self._request_ids(decision)
         if decision.now_ms >= self._next_expiry_ms:
             self._expire(decision)
         self._sleep_if_idle(decision)
 
-    def _waited_for_too_long(self, event: _WaitingRequest) -> RaylogError:
-        if event.transactional_id in self._ending:
-            return _still_ending(event)
+    def _waited_for_too_long(self, name: str) -> RaylogError:
+        if name in self._ending:
+            return _still_ending(name)
         return CoordinatorNotAvailable("No producer id was granted by the controller in time; try again.")
 
     def _expire(self, decision: TxnDecision) -> None:
@@ -417,7 +478,7 @@ class TransactionMachine:
         if len(due) > EXPIRED_IDS_MAX:
             self._next_expiry_ms = decision.now_ms
         for txn in due[:EXPIRED_IDS_MAX]:
-            decision.write(TxnDeleted(transactional_id=txn.transactional_id))
+            decision.write(deleted(txn.transactional_id))
             self.counters["expired"] += 1
 
     def _sleep_if_idle(self, decision: TxnDecision) -> None:
@@ -437,27 +498,30 @@ class TransactionMachine:
 
     # ------------------------------------------------------------ requests of administrators
 
-    def _list(self, event: ListReceived, decision: TxnDecision) -> None:
+    def _list(self, event: Received[ListTransactionsRequest], decision: TxnDecision) -> None:
+        request = event.message
         known = {state.value: state for state in TxnState if state is not TxnState.DEAD}
-        unknown = next((name for name in event.states if name not in known), None)
+        unknown = next((name for name in request.states if name not in known), None)
         if unknown is not None:
             error = InvalidRequest(did_you_mean("state of a transaction", unknown, known))
             decision.refuse_at_once(event.request, error)
             return
-        states = {known[name] for name in event.states} or set(TxnState)
+        states = {known[name] for name in request.states} or set(TxnState)
         rows: list[object] = []
-        for name in sorted(name for name in self._txns if name.startswith(event.transactional_id_prefix)):
+        for name in sorted(name for name in self._txns if name.startswith(request.transactional_id_prefix)):
             txn = self._txns[name]
             open_ms = decision.wall_ms - txn.started_ms if txn.started_ms >= 0 and decision.wall_ms >= 0 else -1
-            if txn.state in states and (event.longer_than_ms < 0 or open_ms >= event.longer_than_ms):
+            if txn.state in states and (request.longer_than_ms < 0 or open_ms >= request.longer_than_ms):
                 writer = txn.writer if txn.state.is_open else txn.producer
                 rows.append([name, writer.producer_id, txn.state.value])
         decision.reply_proved(event.request, rows)
 
-    def _describe(self, event: DescribeReceived, decision: TxnDecision) -> None:
-        txn = self._txns.get(event.transactional_id)
+    def _describe(self, event: Received[DescribeTransactionRequest], decision: TxnDecision) -> None:
+        request = event.message
+        name = request.transactional_id
+        txn = self._txns.get(name)
         if txn is None:
-            message = f"There is no transactional id {event.transactional_id!r}; list_transactions() names them all."
+            message = f"There is no transactional id {name!r}; list_transactions() names them all."
             decision.refuse(event.request, TransactionalIdNotFound(message))
             return
         identity = txn.writer if txn.state.is_open else txn.producer
@@ -471,7 +535,7 @@ class TransactionMachine:
                 "state": txn.state.value,
                 "timeout_ms": txn.timeout_ms,
                 "started_ms": txn.started_ms,
-                "partitions": [list(partition) for partition in txn.partitions],
+                "partitions": [[each.topic_id, each.topic, each.partition] for each in txn.partitions],
                 "groups": list(txn.groups),
             },
         )
@@ -507,9 +571,9 @@ class TransactionMachine:
                 require(txn.state.is_prepared == (name in self._ending), "a decided one is being ended", self.story)
 
 
-def _still_ending(event: ProducerRequest) -> ConcurrentTransactions:
+def _still_ending(name: str) -> ConcurrentTransactions:
     return ConcurrentTransactions(
-        f"The transaction before is still being ended in some partitions of {event.transactional_id!r}; try again."
+        f"The transaction before is still being ended in some partitions of {name!r}; try again."
     )
 
 

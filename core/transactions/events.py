@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from raylog.core.coordinators.events import (
     AppendRecords,
     CoordinatorEvent,
-    CoordinatorRequest,
     ProposeSleep,
     RequestDropped,
     SleepRefused,
@@ -17,97 +17,20 @@ from raylog.core.coordinators.events import (
     Tick,
 )
 from raylog.core.decision import Refuse, Reply
-from raylog.core.transactions.identity import Identity
-from raylog.core.transactions.records import TxnPartition
+from raylog.core.received import Received
+from raylog.core.transactions.records import ProducerIdentity
+from raylog.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+    TxnPartition,
+    VerifyTransactionRequest,
+)
 
 # ---------------------------------------------------------------- events
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnRequest(CoordinatorRequest):
-    """A request about one transactional id."""
-
-    transactional_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerRequest(TxnRequest):
-    """A request of the producer that has the transactional id, with the identity that it was given."""
-
-    producer_id: int
-    producer_epoch: int
-
-    @property
-    def identity(self) -> Identity:
-        """The sender's identity."""
-        return Identity(self.producer_id, self.producer_epoch)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrowingRequest(ProducerRequest):
-    """A request that may make an id or its transaction larger.
-
-    ``prefix``: the prefix of the transactional ids that the sender's token grants; empty = it has the cluster's secret.
-    """
-
-    prefix: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InitReceived(GrowingRequest):
-    """InitProducerId request for a transactional id; without an identity the sender has none yet.
-
-    ``two_phase_commit``: its transactions never time out. ``keep_prepared``: the open transaction is not aborted.
-    """
-
-    transaction_timeout_ms: int
-    two_phase_commit: bool = False
-    keep_prepared: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddPartitionsReceived(GrowingRequest):
-    """AddPartitionsToTxn request: (topic id, topic, partition) each."""
-
-    partitions: Sequence[tuple[str, str, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AddOffsetsReceived(GrowingRequest):
-    """AddOffsetsToTxn request: a group whose offsets are to be committed with the transaction."""
-
-    group_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifyReceived(ProducerRequest):
-    """A leader queries whether the producer's transaction is open, and has its partition."""
-
-    topic_id: str
-    partition: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EndReceived(ProducerRequest):
-    """EndTxn request: the outcome of the transaction."""
-
-    committed: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListReceived(CoordinatorRequest):
-    """List the transactional ids with a prefix, in these states (none = all), open for so long (-1 = all)."""
-
-    states: Sequence[str] = ()
-    longer_than_ms: int = -1
-    transactional_id_prefix: str = ""
-    coordinator: int = -1
-    """The coordinator whose list is requested; -1 = not named."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribeReceived(TxnRequest):
-    """Describe a transactional id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +41,7 @@ class MarkerWritten(CoordinatorEvent):
     """
 
     transactional_id: str
-    writer: Identity
+    writer: ProducerIdentity
     partition: TxnPartition | None = None
     group: str | None = None
 
@@ -131,12 +54,18 @@ class ProducerIdsGranted(CoordinatorEvent):
     count: int
 
 
-WaitingRequest = InitReceived | AddPartitionsReceived | AddOffsetsReceived
-"""Requests that may wait for a transaction to end, or for producer ids."""
-RequestEvent = WaitingRequest | EndReceived | VerifyReceived | ListReceived | DescribeReceived
-Notice = RequestDropped | Tick | SleepRequested | SleepRefused | MarkerWritten | ProducerIdsGranted
+ProducerRequest: TypeAlias = (
+    InitTransactionsRequest
+    | AddPartitionsToTxnRequest
+    | AddOffsetsToTxnRequest
+    | EndTxnRequest
+    | VerifyTransactionRequest
+)
+"""Requests with the identity that a producer was given; without one in an initialisation, it has none yet."""
+TxnRequest: TypeAlias = ProducerRequest | ListTransactionsRequest | DescribeTransactionRequest
+Notice: TypeAlias = RequestDropped | Tick | SleepRequested | SleepRefused | MarkerWritten | ProducerIdsGranted
 """Events that are answered to no client."""
-Event = RequestEvent | Notice
+Event: TypeAlias = Received[TxnRequest] | Notice
 
 # ---------------------------------------------------------------- effects
 
@@ -151,7 +80,7 @@ class EndTxn:
 
     cause: str
     transactional_id: str
-    writer: Identity
+    writer: ProducerIdentity
     marker_epoch: int
     committed: bool
     partitions: Sequence[TxnPartition]
@@ -166,5 +95,5 @@ class RequestProducerIds:
     count: int
 
 
-Effect = AppendRecords | StoreProof | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
+Effect: TypeAlias = AppendRecords | StoreProof | Reply | Refuse | EndTxn | RequestProducerIds | ProposeSleep
 """A :class:`Reply` is always in ``after_sync``; so is a :class:`Refuse` that depends on what is stored."""

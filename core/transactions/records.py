@@ -1,53 +1,64 @@
-"""The records of ``__transaction_state``: a key and a value each, as wire lists.
+"""The rows of ``__transaction_state``, decided and applied by ``coordinator.py``. Pure.
 
-The log is compacted: the last value of a key counts, and a null value (tombstone) removes the key. A record is the
-whole state of a transactional id, so the last one is all there is to know. Written and replayed by ``coordinator.py``;
-the shell only turns lists into bytes and back.
+A row is the whole state of a transactional id, so the last one is all there is to know.
+
+A producer's epoch rises with every end of a transaction, and with every initialisation. The marker that ends a
+transaction has a higher epoch than its records, so that a record that arrives after the marker is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 
 from raylog.base.invariants import require
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, NO_IDENTITY, PRODUCER_EPOCH_MAX, Identity
 from raylog.core.transactions.states import TxnState, is_legal_move
+from raylog.protocol.rows import Row, RowKinds, Tombstone
+from raylog.protocol.transactions import TxnPartition
 
-TXN_KIND: Final = "txn"
-VERSION: Final = 1
-"""Version of the value's layout. Fields are added at the end, where older readers ignore them; a change that they may
-not ignore takes the next version, which a reader refuses instead of guessing."""
 NEVER: Final = -1
 """Timeout of transactions that another system decides on."""
+MARKER_EPOCH_MAX: Final = 32_767
+"""The highest epoch that fits into a batch. Only markers have it."""
+PRODUCER_EPOCH_MAX: Final = MARKER_EPOCH_MAX - 1
+"""The highest epoch of a producer: its marker needs a higher one. After it comes another producer id."""
 
 
-class TxnPartition(NamedTuple):
-    """A partition of a transaction, with its topic id: in a topic that was deleted there is nothing to end."""
+class ProducerIdentity(NamedTuple):
+    """What distinguishes a producer from those before it: a producer id, and its epoch."""
 
-    topic_id: str
-    topic: str
-    partition: int
+    producer_id: int
+    epoch: int
+
+    @property
+    def is_none(self) -> bool:
+        """Whether it stands for no producer."""
+        return self.producer_id < 0
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the next identity needs another producer id."""
+        return self.epoch >= PRODUCER_EPOCH_MAX
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnChanged:
+NO_IDENTITY: Final = ProducerIdentity(-1, -1)
+
+
+class TxnChanged(Row, frozen=True, kw_only=True):
     """The whole state of a transactional id. :meth:`validate` checks its invariants."""
 
-    transactional_id: str
-    producer: Identity
-    """The identity that the next request and the next transaction's records have to carry; earlier ones are fenced."""
-    last: Identity
-    """The identity that ``producer`` replaced at the request of its holder; NO_IDENTITY = at another's request.
+    KIND: ClassVar[str] = "txn"
+    KEY: ClassVar[int] = 1
 
-    Its holder may repeat that request, and gets ``producer`` again."""
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    last_id: int = -1
+    last_epoch: int = -1
     state: TxnState
     timeout_ms: int
     """How long a transaction may stay open; NEVER = another system decides (two-phase commit)."""
-    writer: Identity = NO_IDENTITY
-    """Identity in the open transaction's records; NO_IDENTITY = no transaction is open. It is earlier than ``producer``
-    once the outcome is decided, or if the transaction is kept for another process."""
+    writer_id: int = -1
+    writer_epoch: int = -1
     marker_epoch: int = -1
     """Epoch of the markers that end the transaction, with the writer's producer id; -1 = its outcome is not decided."""
     partitions: tuple[TxnPartition, ...] = ()
@@ -57,22 +68,41 @@ class TxnChanged:
     changed_ms: int = -1
     """Time of day of this record; -1 = not known."""
 
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and value as wire lists."""
-        value: list[object] = [
-            VERSION,
-            *self.producer,
-            *self.last,
-            self.state.value,
-            self.timeout_ms,
-            *self.writer,
-            self.marker_epoch,
-            [list(partition) for partition in self.partitions],
-            list(self.groups),
-            self.started_ms,
-            self.changed_ms,
-        ]
-        return [TXN_KIND, self.transactional_id], value
+    @property
+    def producer(self) -> ProducerIdentity:
+        """The identity that the next request and the next transaction's records carry; earlier ones are fenced."""
+        return ProducerIdentity(self.producer_id, self.producer_epoch)
+
+    @property
+    def last(self) -> ProducerIdentity:
+        """The identity that ``producer`` replaced at the request of its holder; NO_IDENTITY = at another's request.
+
+        Its holder may repeat that request, and gets ``producer`` again.
+        """
+        return ProducerIdentity(self.last_id, self.last_epoch)
+
+    @property
+    def writer(self) -> ProducerIdentity:
+        """ProducerIdentity in the open transaction's records; NO_IDENTITY = no transaction is open.
+
+        It is earlier than ``producer`` once the outcome is decided, or if the transaction is kept for another process.
+        """
+        return ProducerIdentity(self.writer_id, self.writer_epoch)
+
+    def changed(
+        self,
+        changed_ms: int,
+        *,
+        producer: ProducerIdentity | None = None,
+        last: ProducerIdentity | None = None,
+        writer: ProducerIdentity | None = None,
+        **others: object,
+    ) -> TxnChanged:
+        """Return the row that follows at this time of day; identities and fields that are not given stay."""
+        for name, identity in (("producer", producer), ("last", last), ("writer", writer)):
+            if identity is not None:
+                others |= {f"{name}_id": identity.producer_id, f"{name}_epoch": identity.epoch}
+        return self.changed(changed_ms=changed_ms, **others)
 
     def validate(self) -> None:
         """Check the invariants between the fields; raises InvariantBroken."""
@@ -92,18 +122,14 @@ class TxnChanged:
         require(state is not TxnState.DEAD, "a dead id has no record")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TxnDeleted:
-    """Tombstone of a transactional id that was not used for too long."""
-
-    transactional_id: str
-
-    def to_wire(self) -> tuple[list[object], list[object] | None]:
-        """Return key and tombstone."""
-        return [TXN_KIND, self.transactional_id], None
+Record: TypeAlias = TxnChanged | Tombstone
+ROWS: Final = RowKinds("__transaction_state", (TxnChanged,))
+"""Reads the rows of the log."""
 
 
-Record = TxnChanged | TxnDeleted
+def deleted(transactional_id: str) -> Tombstone:
+    """Return the tombstone of a transactional id that was not used for too long."""
+    return Tombstone(TxnChanged, (transactional_id,))
 
 
 def check_move(before: TxnChanged | None, after: TxnChanged) -> None:
@@ -119,56 +145,3 @@ def check_move(before: TxnChanged | None, after: TxnChanged) -> None:
         require(before.writer == after.writer, "the writer of an open transaction stays")
         kept = set(before.partitions) <= set(after.partitions) and set(before.groups) <= set(after.groups)
         require(kept, "a participant stays in its transaction")
-
-
-def record_from_wire(key: Sequence[object], value: Sequence[object] | None) -> Record:
-    """Read one record of the log.
-
-    Raises ValueError for a kind or version that this release does not know, and TypeError for a malformed one: a
-    coordinator that skipped such a record would serve a wrong view.
-    """
-    kind, name = _str(key[0]), _str(key[1])
-    if kind != TXN_KIND:
-        raise ValueError(f"A record of kind {kind!r} is in __transaction_state; a newer release is needed to read it.")
-    if value is None:
-        return TxnDeleted(transactional_id=name)
-    if value[0] != VERSION:
-        raise ValueError(f"A record of version {value[0]!r} is in __transaction_state; a newer release is needed.")
-    _, producer_id, epoch, last_id, last_epoch, state, timeout_ms, writer_id, writer_epoch, *rest = value
-    marker_epoch, partitions, groups, started_ms, changed_ms, *_ = rest
-    return TxnChanged(
-        transactional_id=name,
-        producer=Identity(_int(producer_id), _int(epoch)),
-        last=Identity(_int(last_id), _int(last_epoch)),
-        state=TxnState(state),
-        timeout_ms=_int(timeout_ms),
-        writer=Identity(_int(writer_id), _int(writer_epoch)),
-        marker_epoch=_int(marker_epoch),
-        partitions=tuple(_partition(row) for row in _list(partitions)),
-        groups=tuple(_str(group) for group in _list(groups)),
-        started_ms=_int(started_ms),
-        changed_ms=_int(changed_ms),
-    )
-
-
-def _partition(row: object) -> TxnPartition:
-    topic_id, topic, partition, *_ = _list(row)
-    return TxnPartition(_str(topic_id), _str(topic), _int(partition))
-
-
-def _int(value: object) -> int:
-    if isinstance(value, int):
-        return value
-    raise TypeError(f"expected a whole number in a transaction's record, got {value!r}")
-
-
-def _str(value: object) -> str:
-    if isinstance(value, str):
-        return value
-    raise TypeError(f"expected text in a transaction's record, got {value!r}")
-
-
-def _list(value: object) -> Sequence[object]:
-    if isinstance(value, (list, tuple)):
-        return value
-    raise TypeError(f"expected a list in a transaction's record, got {value!r}")

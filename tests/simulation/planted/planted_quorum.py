@@ -20,8 +20,8 @@ _VOTERS = bugs(
         60,
         VoterMachine,
         "_promise",
-        "event.epoch > self.promised",
-        "event.epoch >= self.promised",
+        "request.epoch > self.promised",
+        "request.epoch >= self.promised",
     ),
     ("a voter forgets its promise", 20, VoterMachine, "__init__", "= promised", "= history.epoch_before(history.end)"),
     (

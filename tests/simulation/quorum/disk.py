@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from raylog.actors.metadata.batches import Batch, split
-from raylog.actors.metadata.codec import decoded
+from raylog.actors.metadata.codec import Batch, decoded, split
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.core.metadata.records import MetadataRecord, VotersEntered
 from raylog.core.quorum import Found, LogHistory, put_together

@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 from heapq import heappop, heappush
 
-from raylog.actors.metadata.batches import Batch
+from raylog.actors.metadata.codec import Batch
 from raylog.actors.metadata.snapshot import MetadataSnapshot
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import ControllerStarted, MetadataRecord

@@ -11,7 +11,6 @@ import pytest
 from raylog.actors.controller import requests as controller_requests
 from raylog.actors.derived_events import DerivedEvent
 from raylog.actors.received import ArrivedRequest, received
-from raylog.actors.transactions import requests as transaction_requests
 from raylog.base.errors import InvalidRequest
 from raylog.base.features import FIRST_LEVEL
 from raylog.base.ids import TopicPartition
@@ -21,14 +20,12 @@ from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
 from raylog.protocol.message import Message, read
-from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TransactionMetricsRequest
 from tests.unit.protocol.samples import of_the_first_release, of_this_release
 
 ANSWERED_BY_THE_SHELL = {
     MetadataRequest,
     ControllerMetricsRequest,
     CoordinatorMetricsRequest,
-    TransactionMetricsRequest,
 }
 """Requests that need no decision of a machine."""
 NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
@@ -36,7 +33,6 @@ NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
 
 DERIVED = [
     *controller_requests.EVENTS.values(),
-    *transaction_requests.EVENTS.values(),
 ]
 
 
@@ -48,7 +44,6 @@ def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
     tables = (
         (CONTROLLER, controller_requests.EVENTS),
         (GROUP_COORDINATOR, get_args(GroupMessage)),
-        (TRANSACTION_COORDINATOR, transaction_requests.EVENTS),
     )
     for endpoint, events in tables:
         requests = {method.request for method in endpoint.methods.values()}

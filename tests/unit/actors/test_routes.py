@@ -9,11 +9,11 @@ import pytest
 from raylog.actors import routes
 from raylog.actors.routes import Routes
 from raylog.base.errors import ConnectionFailed, LeaderNotAvailable, UnknownTopicOrPartition
-from raylog.core.transactions.records import TxnPartition
+from raylog.base.ids import TopicIdPartition
 from raylog.protocol.broker import FindCoordinatorReply
 from raylog.rpc import Reply
 
-ORDERS = TxnPartition("o" * 32, "orders", 0)
+ORDERS = TopicIdPartition("orders", "o" * 32, 0)
 LEADER = ("host", 9_001)
 
 

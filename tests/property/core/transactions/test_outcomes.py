@@ -19,12 +19,20 @@ from raylog.core.coordinators.events import AppendRecords, RequestDropped, Tick
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, Identity
-from raylog.core.transactions.records import TxnChanged, TxnDeleted, TxnPartition, record_from_wire
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, ROWS, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
+from raylog.protocol.rows import Tombstone
+from raylog.protocol.transactions import (
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+    TxnPartition,
+)
 
 NAMES = ("a", "b")
 PARTITIONS = tuple(TxnPartition("o" * 32, "orders", number) for number in range(3))
@@ -42,10 +50,10 @@ class Partition:
     """What a partition's leader knows of each producer: the last epoch, and whether a transaction of it is open."""
 
     epochs: dict[int, int] = field(default_factory=dict)
-    open: dict[int, Identity] = field(default_factory=dict)
-    ended: dict[Identity, bool] = field(default_factory=dict)
+    open: dict[int, ProducerIdentity] = field(default_factory=dict)
+    ended: dict[ProducerIdentity, bool] = field(default_factory=dict)
 
-    def append(self, writer: Identity) -> None:
+    def append(self, writer: ProducerIdentity) -> None:
         """Take a batch of a transaction, as a leader does: not of an epoch that has passed."""
         if writer.epoch >= self.epochs.get(writer.producer_id, -1):
             standing = self.open.get(writer.producer_id)
@@ -71,13 +79,21 @@ class Producer:
     """A client's process with a transactional id. It may be replaced, and does not notice before a request shows it."""
 
     name: str
-    held: Identity
+    held: ProducerIdentity
     added: set[TxnPartition] = field(default_factory=set)
     """Partitions whose addition was answered."""
     requested: bool | None = None
     """The outcome that it requests, until it is answered."""
     is_over: bool = False
     """It was fenced."""
+
+
+def _init(name: str, producer_id: int, epoch: int) -> InitTransactionsRequest:
+    return InitTransactionsRequest(name, TIMEOUT_MS, producer_id, epoch)
+
+
+def _in_order(partitions: set[TxnPartition]) -> list[TxnPartition]:
+    return sorted(partitions, key=lambda each: each.partition)
 
 
 class Coordination(RuleBasedStateMachine):
@@ -91,11 +107,11 @@ class Coordination(RuleBasedStateMachine):
         self.last_request = 0
         self.partitions = {partition: Partition() for partition in PARTITIONS}
         self.producers: list[Producer] = []
-        self.outcomes: dict[tuple[str, Identity], bool] = {}
+        self.outcomes: dict[tuple[str, ProducerIdentity], bool] = {}
         """By transactional id and writer: decided in the log."""
-        self.answers: dict[tuple[str, Identity], tuple[bool, Identity]] = {}
+        self.answers: dict[tuple[str, ProducerIdentity], tuple[bool, ProducerIdentity]] = {}
         """Of ends: the outcome, and the next identity."""
-        self.given: dict[Identity, Producer] = {}
+        self.given: dict[ProducerIdentity, Producer] = {}
         self.begin()
 
     # ------------------------------------------------------------ the process
@@ -152,29 +168,20 @@ class Coordination(RuleBasedStateMachine):
                 assert effect.marker_epoch <= MARKER_EPOCH_MAX
                 self.markers.append(effect)
 
-    def request(self, kind: str, sender: Producer | str, what: Any, event: type[Any], **fields: object) -> None:
+    def request(self, kind: str, sender: Producer | str, what: Any, message: Any, *fields: object) -> None:
         self.last_request += 1
         self.open_requests[self.last_request] = kind, sender, what
         name = sender if isinstance(sender, str) else sender.name
-        held = Identity(-1, -1) if isinstance(sender, str) else sender.held
-        self.feed(
-            event(
-                cause=kind,
-                now_ms=self.now_ms,
-                request=self.last_request,
-                transactional_id=name,
-                producer_id=held.producer_id,
-                producer_epoch=held.epoch,
-                **fields,
-            )
-        )
+        held = ProducerIdentity(-1, -1) if isinstance(sender, str) else sender.held
+        request = message(name, *held, *fields)
+        self.feed(Received(message=request, cause=kind, request=self.last_request, now_ms=self.now_ms))
 
     # ------------------------------------------------------------ what producers make of answers
 
     def answered(self, kind: str, sender: Producer | str, what: Any, result: Any) -> None:
         if kind == "init":
             assert isinstance(sender, str)
-            producer = Producer(sender, Identity(*result[:2]))
+            producer = Producer(sender, ProducerIdentity(*result[:2]))
             assert producer.held.epoch <= PRODUCER_EPOCH_MAX
             assert producer.held not in self.given, "two producers have the same identity"
             self.given[producer.held] = producer
@@ -185,7 +192,7 @@ class Coordination(RuleBasedStateMachine):
                 sender.added |= set(partitions)
         elif kind == "end" and isinstance(sender, Producer):
             held, committed = what
-            answer = committed, Identity(*result)
+            answer = committed, ProducerIdentity(*result)
             assert self.answers.setdefault((sender.name, held), answer) == answer, "the same request, another answer"
             if (sender.name, held) in self.outcomes:
                 assert self.outcomes[sender.name, held] == committed, "answered otherwise than decided"
@@ -202,15 +209,15 @@ class Coordination(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NAMES))
     def a_producer_starts(self, name: str) -> None:
-        self.request("init", name, None, ev.InitReceived, transaction_timeout_ms=TIMEOUT_MS)
+        self.request("init", name, None, _init)
 
     @precondition(lambda self: self.producers)
     @rule(number=st.integers(0, 20), chosen=st.sets(st.sampled_from(PARTITIONS), min_size=1))
     def a_producer_adds(self, number: int, chosen: set[TxnPartition]) -> None:
         producer = self.producers[-1 - number % len(self.producers)]
         if producer.requested is None:
-            what = producer.held, sorted(chosen)
-            self.request("add", producer, what, ev.AddPartitionsReceived, partitions=sorted(chosen))
+            what = producer.held, _in_order(chosen)
+            self.request("add", producer, what, AddPartitionsToTxnRequest, _in_order(chosen))
 
     @precondition(lambda self: self.producers)
     @rule(number=st.integers(0, 3), committed=st.booleans())
@@ -228,7 +235,7 @@ class Coordination(RuleBasedStateMachine):
     def a_producer_writes(self, number: int) -> None:
         writing = [producer for producer in self.producers if producer.added]
         producer = writing[-1 - number % len(writing)]
-        for partition in sorted(producer.added):
+        for partition in _in_order(producer.added):
             self.partitions[partition].append(producer.held)
 
     @precondition(lambda self: self.producers)
@@ -239,7 +246,7 @@ class Coordination(RuleBasedStateMachine):
         if producer.requested is None:
             producer.requested = committed and bool(producer.added)
         what = producer.held, producer.requested
-        self.request("end", producer, what, ev.EndReceived, committed=producer.requested)
+        self.request("end", producer, what, EndTxnRequest, producer.requested)
 
     @precondition(lambda self: self.unstored)
     @rule()
@@ -251,13 +258,13 @@ class Coordination(RuleBasedStateMachine):
 
     def store(self, row: Row) -> None:
         self.stored.append(row)
-        record = record_from_wire(*row)
+        record = ROWS.read(*row)
         if isinstance(record, TxnChanged) and record.state.is_prepared:
             key = record.transactional_id, record.writer
             committed = record.state is TxnState.PREPARE_COMMIT
             assert self.outcomes.setdefault(key, committed) == committed, "a transaction has one outcome"
-        if isinstance(record, TxnDeleted):
-            assert all(not found.open for found in self.partitions.values()) or self.no_open(record.transactional_id)
+        if isinstance(record, Tombstone):
+            assert all(not found.open for found in self.partitions.values()) or self.no_open(str(record.key[0]))
 
     def no_open(self, name: str) -> bool:
         ids = {held.producer_id for held, producer in self.given.items() if producer.name == name}
@@ -346,7 +353,9 @@ class Coordination(RuleBasedStateMachine):
 
     def listed(self) -> list[Any]:
         replies: list[Any] = []
-        outbox = self.machine.step(ev.ListReceived(cause="list", now_ms=self.now_ms, request=10**6))
+        outbox = self.machine.step(
+            Received(message=ListTransactionsRequest(), cause="list", now_ms=self.now_ms, request=10**6)
+        )
         replies += [effect.result for effect in outbox.after_sync if isinstance(effect, Reply)]
         return list(replies[0])
 

@@ -16,21 +16,26 @@ from raylog.base.errors import ProducerFenced, RaylogError
 from raylog.core.coordinators.events import Tick
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
+from raylog.core.received import Received
 from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.events import (
-    AddOffsetsReceived,
-    AddPartitionsReceived,
     Effect,
-    EndReceived,
     EndTxn,
     Event,
-    InitReceived,
-    ListReceived,
     MarkerWritten,
     ProducerIdsGranted,
     RequestProducerIds,
+    TxnRequest,
 )
 from raylog.core.transactions.settings import TxnSettings
+from raylog.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+    TxnPartition,
+)
 from raylog.spark.writing.commits import (
     Decision,
     End,
@@ -114,31 +119,19 @@ class ToyCoordinators:
 
     def _add_group(self, driver: Identity) -> None:
         name = driver_id(self.prefix)
-        self._call(AddOffsetsReceived, transactional_id=name, **_of(driver), group_id=self.prefix)
+        self._call(AddOffsetsToTxnRequest(name, *driver, self.prefix))
 
     def _init(self, name: str, sender: Identity, *, keep: bool, for_good: bool) -> list[int]:
-        row: list[int] = self._call(
-            InitReceived,
-            transactional_id=name,
-            **_of(sender),
-            transaction_timeout_ms=TIMEOUT_MS,
-            two_phase_commit=for_good,
-            keep_prepared=keep,
-        )
+        row: list[int] = self._call(InitTransactionsRequest(name, TIMEOUT_MS, *sender, for_good, keep))
         return row
 
     def _end(self, name: str, identity: Identity, committed: bool) -> Identity:
-        return Identity(*self._call(EndReceived, transactional_id=name, **_of(identity), committed=committed))
+        return Identity(*self._call(EndTxnRequest(name, *identity, committed)))
 
     def _write(self, request: Write) -> None:
         if request.identity not in self._staged:
-            places = [("id", "topic", 0)]
-            self._call(
-                AddPartitionsReceived,
-                transactional_id=request.transactional_id,
-                **_of(request.identity),
-                partitions=places,
-            )
+            partitions = [TxnPartition("id", "topic", 0)]
+            self._call(AddPartitionsToTxnRequest(request.transactional_id, *request.identity, partitions))
         elif not self._staged[request.identity]:  # a marker has come: the leader knows the higher epoch
             raise ProducerFenced("The leader has seen a newer epoch.")
         self._staged[request.identity].append(request.record)
@@ -150,13 +143,13 @@ class ToyCoordinators:
 
     def open_ids(self) -> list[str]:
         """Transactional ids with an open transaction."""
-        rows = self._call(ListReceived, states=["Ongoing"])
+        rows = self._call(ListTransactionsRequest(["Ongoing"]))
         return [row[0] for row in rows]
 
-    def _call(self, kind: Any, **fields: Any) -> Any:
+    def _call(self, message: TxnRequest) -> Any:
         number = next(self._numbers)
         self.now_ms += 1
-        event: Event = kind(cause=f"c{number}", now_ms=self.now_ms, request=number, **fields)
+        event = Received(message=message, cause=f"c{number}", now_ms=self.now_ms, request=number)
         self._carry_out(self.machine.step(event))
         answer = self._answers.pop(number)
         if isinstance(answer, RaylogError):
@@ -205,7 +198,3 @@ class ToyCoordinators:
     def _step(self, event: Event) -> list[Effect]:
         outbox = self.machine.step(event)
         return [*outbox.now, *outbox.after_sync]
-
-
-def _of(identity: Identity) -> dict[str, int]:
-    return {"producer_id": identity.producer_id, "producer_epoch": identity.epoch}

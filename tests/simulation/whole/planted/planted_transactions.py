@@ -18,7 +18,7 @@ from raylog.client.reading.isolation import AbortedBatches
 from raylog.client.reading.local_files import Place
 from raylog.core.groups import offsets, pending
 from raylog.core.transactions import rules
-from raylog.core.transactions.decision import TxnDecision
+from raylog.core.transactions.coordinator import TxnDecision
 from raylog.core.transactions.states import TxnState
 from raylog.storage.log.producer_state import ProducerState
 from raylog.storage.transactions.log import TransactionalLog
@@ -95,7 +95,7 @@ def _aborted_by_its_successor(original: Callable[..., None]) -> Callable[..., No
     """A coordinator that was loaded aborts what its predecessor has decided to commit."""
 
     def end_transaction(self: TxnDecision, decided: Any) -> None:
-        original(self, replace(decided, state=TxnState.PREPARE_ABORT) if self.cause == "loaded" else decided)
+        original(self, decided.changed(state=TxnState.PREPARE_ABORT) if self.cause == "loaded" else decided)
 
     return end_transaction
 
@@ -117,7 +117,7 @@ def _same_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
     """A marker carries the epoch of the records before it."""
 
     def decided(txn: Any, *arguments: Any) -> Any:
-        return replace(original(txn, *arguments), marker_epoch=txn.producer.epoch)
+        return original(txn, *arguments).changed(marker_epoch=txn.producer.epoch)
 
     return decided
 

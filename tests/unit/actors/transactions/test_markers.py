@@ -4,10 +4,11 @@ import asyncio
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from raylog.actors.routes import Route, Routes
 from raylog.actors.transactions import markers
-from raylog.actors.transactions.markers import MarkerSender, Participant
+from raylog.actors.transactions.markers import MarkerSender
 from raylog.base.errors import (
     GroupIdNotFound,
     InvalidProducerEpoch,
@@ -19,10 +20,11 @@ from raylog.base.errors import (
     TransactionCoordinatorFenced,
 )
 from raylog.core.transactions.events import EndTxn
-from raylog.core.transactions.identity import Identity
-from raylog.core.transactions.records import TxnPartition
+from raylog.core.transactions.records import ProducerIdentity
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.groups import EndTxnOffsetsRequest
 from raylog.protocol.replica import WriteTxnMarkersRequest
+from raylog.protocol.transactions import TxnPartition
 from tests.waiting import eventually
 
 ORDERS = TxnPartition("o" * 32, "orders", 0)
@@ -77,7 +79,7 @@ class Stage:
         effect = EndTxn(
             cause="end",
             transactional_id="etl",
-            writer=Identity(5, 1),
+            writer=ProducerIdentity(5, 1),
             marker_epoch=2,
             committed=committed,
             partitions=[found for found in participants if isinstance(found, TxnPartition)],
@@ -169,7 +171,7 @@ async def test_only_so_many_requests_are_under_way_at_a_time(monkeypatch: pytest
         under_way -= 1
 
     monkeypatch.setattr(stage.participants, "call", call)
-    stage.send(*(ORDERS._replace(partition=number) for number in range(7)))
+    stage.send(*(replace(ORDERS, partition=number) for number in range(7)))
     await eventually(lambda: under_way == 2)
     goes_on.set()
     await eventually(lambda: len(stage.written) == 7)
@@ -182,7 +184,7 @@ async def test_participants_that_hang_delay_no_others(monkeypatch: pytest.Monkey
     monkeypatch.setattr(markers, "UNDER_WAY_MAX", 2)
     monkeypatch.setattr(markers, "IN_ROOM_S", 0.01)
     stage = Stage()
-    hung = [BILLS._replace(partition=number) for number in range(9)]
+    hung = [replace(BILLS, partition=number) for number in range(9)]
 
     async def call(method: str, request: WriteTxnMarkersRequest, *, timeout_s: float) -> None:
         if request.topic_id == BILLS.topic_id:

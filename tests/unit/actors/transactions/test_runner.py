@@ -10,8 +10,8 @@ from raylog.base.errors import ConnectionFailed, InvalidRequest, NotCoordinator
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.transactions.coordinator import TransactionMachine, TxnSettings
 from raylog.core.transactions.events import EndTxn
-from raylog.core.transactions.records import TxnPartition
 from raylog.core.transactions.states import TxnState
+from raylog.protocol.transactions import TxnPartition
 from tests.unit.actors.coordinators.incarnations import SentRequest
 
 Row = tuple[list[object], list[object] | None]
@@ -104,7 +104,7 @@ def test_producer_ids_are_requested_once_for_all_that_wait() -> None:
 
 
 def test_no_answer_and_no_marker_leaves_before_the_outcome_is_stored(ports: Ports) -> None:
-    assert ports.done("add_partitions_to_txn", "etl", 5, 0, [list(ORDERS)]) == []
+    assert ports.done("add_partitions_to_txn", "etl", 5, 0, [ORDERS]) == []
     ending = ports.send("end_txn", "etl", 5, 0, True)
     assert ending.answers == []
     assert ports.ended == []
@@ -115,7 +115,7 @@ def test_no_answer_and_no_marker_leaves_before_the_outcome_is_stored(ports: Port
 
 
 def test_the_last_participants_marker_ends_it_and_lets_the_next_begin(ports: Ports) -> None:
-    ports.done("add_partitions_to_txn", "etl", 5, 0, [list(ORDERS)])
+    ports.done("add_partitions_to_txn", "etl", 5, 0, [ORDERS])
     ports.done("add_offsets_to_txn", "etl", 5, 0, "workers")
     ports.done("end_txn", "etl", 5, 0, False)
     waiting = ports.send("add_offsets_to_txn", "etl", 5, 1, "workers")
@@ -131,7 +131,7 @@ def test_the_last_participants_marker_ends_it_and_lets_the_next_begin(ports: Por
 
 
 def test_a_load_begins_with_the_markers_that_may_be_missing(ports: Ports) -> None:
-    ports.done("add_partitions_to_txn", "etl", 5, 0, [list(ORDERS)])
+    ports.done("add_partitions_to_txn", "etl", 5, 0, [ORDERS])
     ports.done("end_txn", "etl", 5, 0, True)
     after = Ports([(fence_row(1), None), *ports.log])
     assert [effect.writer for effect in after.ended] == [effect.writer for effect in ports.ended]
@@ -140,9 +140,9 @@ def test_a_load_begins_with_the_markers_that_may_be_missing(ports: Ports) -> Non
 
 
 def test_a_request_whose_connection_closed_waits_no_more(ports: Ports) -> None:
-    ports.done("add_partitions_to_txn", "etl", 5, 0, [list(ORDERS)])
+    ports.done("add_partitions_to_txn", "etl", 5, 0, [ORDERS])
     ports.done("end_txn", "etl", 5, 0, True)
-    waiting = ports.send("add_partitions_to_txn", "etl", 5, 1, [list(ORDERS)])
+    waiting = ports.send("add_partitions_to_txn", "etl", 5, 1, [ORDERS])
     waiting.is_deserted = True
     ports.runner.tick()
     ports.runner.marker_written("etl", ports.ended[0].writer, ORDERS)
@@ -151,7 +151,7 @@ def test_a_request_whose_connection_closed_waits_no_more(ports: Ports) -> None:
 
 
 def test_requests_that_wait_are_redirected_at_the_end_of_a_load(ports: Ports) -> None:
-    ports.done("add_partitions_to_txn", "etl", 5, 0, [list(ORDERS)])
+    ports.done("add_partitions_to_txn", "etl", 5, 0, [ORDERS])
     ending = ports.send("end_txn", "etl", 5, 0, True)
     ports.runner.end()
     assert [type(answer) for answer in ending.answers] == [NotCoordinator]

@@ -5,7 +5,6 @@ from typing import Any, get_args
 import msgspec
 import pytest
 
-from raylog.actors.transactions.requests import EVENTS as TXN_EVENTS
 from raylog.base.errors import NotCoordinator, RaylogError
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.coordinators.share import EVERY_KEY, CoordinatorKeys
@@ -18,9 +17,12 @@ from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.settings import TxnSettings
 from raylog.protocol.groups import ListGroupsRequest
 from raylog.protocol.message import Message
-from raylog.protocol.transactions import ListTransactionsRequest
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TRANSACTION_METRICS, ListTransactionsRequest
 from tests.unit.protocol.samples import PLAIN, of_this_release
 
+TXN_REQUESTS = [
+    method.request for method in TRANSACTION_COORDINATOR.methods.values() if method is not TRANSACTION_METRICS
+]
 LISTS = (ListGroupsRequest, ListTransactionsRequest)
 GROUP_MESSAGES = get_args(GroupMessage)
 KEYS = [f"key-{number}" for number in range(100)]
@@ -50,14 +52,11 @@ def refusals(kind: type[Message], share: CoordinatorKeys) -> list[type[RaylogErr
         machine = TransactionMachine(settings=TxnSettings(), share=share)
     machine.loaded(0, wall_ms=1)
     message = msgspec.convert(of_this_release(kind), kind, builtin_types=(bytes,))
-    event: Any = Received(message=message, cause="test", request=1, now_ms=1)
-    if kind in TXN_EVENTS:
-        event = TXN_EVENTS[kind].make(message, request=1, now_ms=1)
-    out = machine.step(event)
+    out = machine.step(Received[Any](message=message, cause="test", request=1, now_ms=1))
     return [type(each.error) for each in (*out.now, *out.after_sync) if isinstance(each, Refuse)]
 
 
-@pytest.mark.parametrize("kind", [*GROUP_MESSAGES, *TXN_EVENTS], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", [*GROUP_MESSAGES, *TXN_REQUESTS], ids=lambda kind: kind.__name__)
 def test_every_method_is_refused_for_the_key_of_another_coordinator(kind: type[Message]) -> None:
     assert refusals(kind, CoordinatorKeys(OTHER, 5)) == [NotCoordinator]
     assert NotCoordinator not in refusals(kind, CoordinatorKeys(7 if kind in LISTS else OWN, 8 if kind in LISTS else 5))

@@ -6,6 +6,8 @@ from raylog.base.invariants import InvariantBroken
 from raylog.core.outbox import Outbox
 from raylog.core.quorum import LogHistory, Span, VoterMachine
 from raylog.core.quorum import events as ev
+from raylog.core.received import Received
+from raylog.protocol.voter import VoterPromiseRequest, VoterReadRequest
 
 
 def voter(*epochs: int, promised: int = 0, candidate: str = "", trusted: bool = True) -> VoterMachine:
@@ -14,8 +16,14 @@ def voter(*epochs: int, promised: int = 0, candidate: str = "", trusted: bool = 
     return VoterMachine(history, identity="me", promised=promised, candidate=candidate, trusted=trusted)
 
 
+def received(
+    message: VoterPromiseRequest | VoterReadRequest,
+) -> Received[VoterPromiseRequest | VoterReadRequest]:
+    return Received(message=message, cause="test", request=1, now_ms=0)
+
+
 def promise(machine: VoterMachine, epoch: int, candidate: str) -> ev.PromiseReply:
-    outbox = machine.step(ev.PromiseRequested(request=1, epoch=epoch, candidate=candidate))
+    outbox = machine.step(received(VoterPromiseRequest(epoch, candidate)))
     (reply,) = outbox.after_sync
     assert isinstance(reply, ev.PromiseReply)
     return reply
@@ -54,7 +62,7 @@ def test_one_epoch_is_promised_to_one_candidate_which_may_repeat_it() -> None:
 
 
 def test_a_promise_is_saved_before_its_answer_leaves() -> None:
-    outbox = voter().step(ev.PromiseRequested(request=1, epoch=4, candidate="a"))
+    outbox = voter().step(received(VoterPromiseRequest(4, "a")))
     assert outbox.now == [ev.SavePromise(epoch=4, candidate="a", trusted=True)]
     assert [type(effect) for effect in outbox.after_sync] == [ev.PromiseReply]
 
@@ -118,7 +126,7 @@ def test_what_a_proposer_writes_first_makes_the_copy_one_that_can_be_lost() -> N
 def test_only_the_promised_candidate_reads() -> None:
     machine = voter(1, promised=2, candidate="a")
     for epoch, candidate, allowed in ((2, "a", True), (2, "b", False), (1, "a", False), (3, "a", False)):
-        (reply,) = machine.step(ev.ReadRequested(request=1, epoch=epoch, candidate=candidate, offset=0)).after_sync
+        (reply,) = machine.step(received(VoterReadRequest(epoch, candidate, 0))).after_sync
         assert isinstance(reply, ev.ReadReply)
         assert reply.allowed is allowed
 
@@ -170,7 +178,7 @@ def test_a_snapshot_that_contradicts_what_is_committed_is_a_defect() -> None:
 def test_the_answer_to_a_read_has_the_start_of_the_log() -> None:
     machine = voter(1, 1, 2, promised=2, candidate="c2")
     offer(machine, 2, 2, 1)
-    outbox = machine.step(ev.ReadRequested(request=1, epoch=2, candidate="c2", offset=0))
+    outbox = machine.step(received(VoterReadRequest(2, "c2", 0)))
     (reply,) = outbox.after_sync
     assert isinstance(reply, ev.ReadReply)
     assert (reply.allowed, reply.start, reply.end) == (True, 2, 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from raylog.base.errors import RaylogError
@@ -18,12 +17,21 @@ from raylog.core.coordinators.events import (
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply, Result
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received, Sender
 from raylog.core.transactions import events as ev
 from raylog.core.transactions.coordinator import TransactionMachine
-from raylog.core.transactions.identity import Identity
-from raylog.core.transactions.records import TxnChanged, TxnPartition, record_from_wire
+from raylog.core.transactions.records import NO_IDENTITY, ROWS, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
+from raylog.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    DescribeTransactionRequest,
+    EndTxnRequest,
+    InitTransactionsRequest,
+    ListTransactionsRequest,
+    TxnPartition,
+)
 
 Row = tuple[list[object], list[object] | None]
 
@@ -79,7 +87,7 @@ class Transactions:
 
     def init(
         self,
-        held: Identity | None = None,
+        held: ProducerIdentity | None = None,
         *,
         name: str = NAME,
         timeout_ms: int = TIMEOUT_MS,
@@ -88,46 +96,34 @@ class Transactions:
         prefix: str = "",
     ) -> int:
         """Initialise a producer; returns the request's number."""
-        return self.send(
-            ev.InitReceived,
-            held or Identity(-1, -1),
-            name,
-            transaction_timeout_ms=timeout_ms,
-            two_phase_commit=two_phase,
-            keep_prepared=keep,
-            prefix=prefix,
-        )
+        held = held or NO_IDENTITY
+        return self.send(InitTransactionsRequest(name, timeout_ms, *held, two_phase, keep), prefix)
 
-    def add(self, producer: Identity, *partitions: TxnPartition, name: str = NAME, prefix: str = "") -> int:
+    def add(self, producer: ProducerIdentity, *partitions: TxnPartition, name: str = NAME, prefix: str = "") -> int:
         """Add partitions to the transaction."""
-        return self.send(ev.AddPartitionsReceived, producer, name, partitions=partitions, prefix=prefix)
+        return self.send(AddPartitionsToTxnRequest(name, *producer, partitions), prefix)
 
-    def add_group(self, producer: Identity, group: str = GROUP, name: str = NAME) -> int:
+    def add_group(self, producer: ProducerIdentity, group: str = GROUP, name: str = NAME) -> int:
         """Add a group to the transaction."""
-        return self.send(ev.AddOffsetsReceived, producer, name, group_id=group)
+        return self.send(AddOffsetsToTxnRequest(name, *producer, group))
 
-    def end(self, producer: Identity, *, committed: bool = True, name: str = NAME) -> int:
+    def end(self, producer: ProducerIdentity, *, committed: bool = True, name: str = NAME) -> int:
         """End the transaction."""
-        return self.send(ev.EndReceived, producer, name, committed=committed)
+        return self.send(EndTxnRequest(name, *producer, committed))
 
     def list(self, *states: str, longer_than_ms: int = -1) -> Result:
         """Return the list of transactional ids, or fail."""
-        return self.reply(self.request_of(ev.ListReceived, states=states, longer_than_ms=longer_than_ms))
+        return self.reply(self.send(ListTransactionsRequest(states, longer_than_ms)))
 
     def describe(self, name: str = NAME) -> int:
         """Describe a transactional id."""
-        return self.request_of(ev.DescribeReceived, transactional_id=name)
+        return self.send(DescribeTransactionRequest(name))
 
-    def send(self, kind: Callable[..., ev.Event], producer: Identity, name: str, **fields: Any) -> int:
-        """Send a producer's request; returns its number."""
-        return self.request_of(
-            kind, transactional_id=name, producer_id=producer.producer_id, producer_epoch=producer.epoch, **fields
-        )
-
-    def request_of(self, kind: Callable[..., ev.Event], **fields: Any) -> int:
-        """Send a request; returns its number."""
+    def send(self, message: ev.TxnRequest, prefix: str = "") -> int:
+        """Send a request, by a token's holder if there is a prefix; returns its number."""
         self.request += 1
-        self.notice(kind, request=self.request, **fields)
+        sender = Sender(transactional_id_prefix=prefix)
+        self.notice(Received, message=message, request=self.request, sender=sender)
         return self.request
 
     def notice(self, kind: Callable[..., ev.Event], **fields: Any) -> None:
@@ -140,11 +136,11 @@ class Transactions:
 
     # ------------------------------------------------------------ shorter still
 
-    def producer(self, name: str = NAME, **settings: int | bool) -> Identity:
+    def producer(self, name: str = NAME, **settings: int | bool) -> ProducerIdentity:
         """Return a fresh producer of a transactional id."""
         return self.identity(self.init(name=name, **settings))  # type: ignore[arg-type]
 
-    def begun(self, *partitions: TxnPartition, name: str = NAME) -> Identity:
+    def begun(self, *partitions: TxnPartition, name: str = NAME) -> ProducerIdentity:
         """Return a producer with an open transaction."""
         producer = self.producer(name)
         self.reply(self.add(producer, *(partitions or (ORDERS,)), name=name))
@@ -192,14 +188,14 @@ class Transactions:
         assert request not in self.refusals, self.refusals[request]
         return self.replies[request]
 
-    def identity(self, request: int) -> Identity:
+    def identity(self, request: int) -> ProducerIdentity:
         """Return the producer's identity in an answer."""
         answer = self.reply(request)
         assert isinstance(answer, list)
         producer_id, epoch = answer[:2]
         assert isinstance(producer_id, int)
         assert isinstance(epoch, int)
-        return Identity(producer_id, epoch)
+        return ProducerIdentity(producer_id, epoch)
 
     def error(self, request: int) -> type[RaylogError] | None:
         """Return the kind of error that refused a request; None = it was answered, or waits."""
@@ -211,7 +207,7 @@ class Transactions:
 
     def row(self, name: str = NAME) -> TxnChanged:
         """Return the last record of a transactional id."""
-        found = [record_from_wire(key, value) for key, value in self.log if key[1] == name]
+        found = [ROWS.read(key, value) for key, value in self.log if key[1] == name]
         assert isinstance(found[-1], TxnChanged)
         return found[-1]
 
@@ -221,7 +217,7 @@ class Transactions:
 
     def edit(self, **changes: object) -> Transactions:
         """Return the next incarnation, after the last record of the id was changed."""
-        row = replace(self.row(), **changes)  # type: ignore[arg-type]
+        row = self.row().changed(self.row().changed_ms, **changes)  # type: ignore[arg-type]
         return self.restarted(log=[*self.log, row.to_wire()])
 
     def step(self, event: ev.Event) -> None:

@@ -3,17 +3,16 @@
 import pytest
 
 from raylog.base.errors import InvalidProducerEpoch, InvalidTxnState, RaylogError
-from raylog.core.transactions import events as ev
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, Identity
-from raylog.core.transactions.records import TxnPartition
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, ProducerIdentity
+from raylog.protocol.transactions import TxnPartition, VerifyTransactionRequest
 from tests.unit.core.transactions.context import BILLS, NAME, ORDERS, TIMEOUT_MS, Transactions
 
 
 def queried(
-    txns: Transactions, producer: Identity, at: TxnPartition = ORDERS, *, name: str = NAME
+    txns: Transactions, producer: ProducerIdentity, at: TxnPartition = ORDERS, *, name: str = NAME
 ) -> type[RaylogError] | None:
     """Return the kind of refusal; None = the leader may append."""
-    request = txns.send(ev.VerifyReceived, producer, name, topic_id=at.topic_id, partition=at.partition)
+    request = txns.send(VerifyTransactionRequest(name, *producer, at.topic_id, at.partition))
     assert not txns.waits(request)
     return txns.error(request)
 
@@ -35,8 +34,8 @@ def test_a_topic_created_again_is_another_one(txns: Transactions) -> None:
 def test_an_id_or_a_producer_that_is_not_known_is_not_confirmed(txns: Transactions) -> None:
     producer = txns.begun(ORDERS)
     assert queried(txns, producer, name="other") is InvalidTxnState
-    assert queried(txns, Identity(987_654, 0)) is InvalidTxnState
-    assert queried(txns, Identity(producer.producer_id, producer.epoch + 1)) is InvalidTxnState
+    assert queried(txns, ProducerIdentity(987_654, 0)) is InvalidTxnState
+    assert queried(txns, ProducerIdentity(producer.producer_id, producer.epoch + 1)) is InvalidTxnState
     assert txns.machine.counters["claims_refused"] == 3
 
 
@@ -74,7 +73,7 @@ def test_a_transaction_kept_for_another_process_takes_no_batch(txns: Transaction
 
 
 def test_the_last_epoch_of_a_producer_id_is_no_exception(txns: Transactions) -> None:
-    held = Identity(txns.producer().producer_id, MARKER_EPOCH_MAX - 1)
+    held = ProducerIdentity(txns.producer().producer_id, MARKER_EPOCH_MAX - 1)
     later = txns.edit(producer=held)
     later.reply(later.add(held, ORDERS))
     assert queried(later, held) is None

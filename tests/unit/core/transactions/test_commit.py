@@ -1,6 +1,7 @@
 """A transaction from its first partition to its end: what is stored, answered and sent, and in which order."""
 
 import pytest
+from msgspec.structs import replace
 
 from raylog.base.errors import (
     ConcurrentTransactions,
@@ -13,10 +14,12 @@ from raylog.base.errors import (
 from raylog.core.coordinators.events import AppendRecords
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.decision import Reply
+from raylog.core.received import Received
 from raylog.core.transactions import events as ev
-from raylog.core.transactions.identity import Identity
+from raylog.core.transactions.records import ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
+from raylog.protocol.transactions import EndTxnRequest
 from tests.unit.core.transactions.context import BILLS, FIRST_ID, GROUP, NAME, ORDERS, Transactions
 
 
@@ -66,15 +69,7 @@ def test_no_participant_at_all_is_refused(txns: Transactions) -> None:
 
 def test_the_outcome_is_answered_when_it_is_stored_and_before_the_markers(txns: Transactions) -> None:
     producer = txns.begun(ORDERS, BILLS)
-    event = ev.EndReceived(
-        cause="end",
-        now_ms=0,
-        request=99,
-        transactional_id=NAME,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.epoch,
-        committed=True,
-    )
+    event = Received(message=EndTxnRequest(NAME, *producer, True), cause="end", now_ms=0, request=99)
     outbox = txns.machine.step(event)
     assert [type(effect) for effect in outbox.now] == [AppendRecords]
     assert {type(effect) for effect in outbox.after_sync} == {Reply, ev.EndTxn}
@@ -85,7 +80,7 @@ def test_the_markers_have_the_epoch_of_the_next_transaction(txns: Transactions, 
     producer = txns.begun(ORDERS, BILLS)
     txns.reply(txns.add_group(producer))
     after = txns.identity(txns.end(producer, committed=committed))
-    assert after == Identity(producer.producer_id, producer.epoch + 1)
+    assert after == ProducerIdentity(producer.producer_id, producer.epoch + 1)
     (marker,) = txns.markers
     assert (marker.writer, marker.marker_epoch, marker.committed) == (producer, after.epoch, committed)
     assert (marker.partitions, marker.groups) == ((ORDERS, BILLS), (GROUP,))
@@ -217,7 +212,7 @@ def test_an_abort_of_nothing_while_the_one_before_ends_is_to_be_repeated(txns: T
 
 
 def test_an_id_without_a_producer_and_a_strange_producer_are_refused(txns: Transactions) -> None:
-    stranger = Identity(5, 0)
+    stranger = ProducerIdentity(5, 0)
     assert txns.error(txns.add(stranger, ORDERS)) is InvalidProducerIdMapping
     assert txns.error(txns.end(stranger)) is InvalidProducerIdMapping
     txns.producer()
@@ -231,7 +226,7 @@ def test_an_empty_id_is_refused(txns: Transactions) -> None:
 def test_a_transaction_that_its_log_would_refuse_has_to_be_aborted() -> None:
     txns = Transactions(TxnSettings(record_bytes_max=500))
     producer = txns.begun(ORDERS)
-    many = [ORDERS._replace(partition=number) for number in range(20)]
+    many = [replace(ORDERS, partition=number) for number in range(20)]
     assert txns.error(txns.add(producer, *many)) is TransactionAbortable
     assert txns.row().partitions == (ORDERS,)
     assert txns.identity(txns.end(producer, committed=False))
@@ -248,7 +243,7 @@ def test_what_fits_while_it_is_open_fits_in_every_later_state() -> None:
         txns = Transactions(TxnSettings(record_bytes_max=limit))
         producer = txns.producer()
         for number in range(20):
-            request = txns.add(producer, ORDERS._replace(partition=number))
+            request = txns.add(producer, replace(ORDERS, partition=number))
             if request in txns.refusals:
                 break
         txns.end(producer)

@@ -10,8 +10,7 @@ from raylog.base.errors import (
     InvalidTxnState,
     ProducerFenced,
 )
-from raylog.core.transactions.identity import MARKER_EPOCH_MAX, PRODUCER_EPOCH_MAX, Identity
-from raylog.core.transactions.records import NEVER
+from raylog.core.transactions.records import MARKER_EPOCH_MAX, NEVER, PRODUCER_EPOCH_MAX, ProducerIdentity
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
 from tests.unit.core.transactions.context import BILLS, FIRST_ID, ORDERS, TIMEOUT_MS, Transactions
@@ -22,7 +21,7 @@ from tests.unit.core.transactions.context import BILLS, FIRST_ID, ORDERS, TIMEOU
 def test_a_new_producer_fences_the_one_before(txns: Transactions) -> None:
     first = txns.producer()
     second = txns.producer()
-    assert second == Identity(first.producer_id, first.epoch + 1)
+    assert second == ProducerIdentity(first.producer_id, first.epoch + 1)
     assert txns.error(txns.add(first, ORDERS)) is ProducerFenced
     assert txns.error(txns.end(first, committed=False)) is ProducerFenced
     assert txns.error(txns.init(first)) is ProducerFenced
@@ -90,9 +89,9 @@ def test_a_producer_that_begins_again_aborts_its_own_transaction(txns: Transacti
 
 
 def test_a_stranger_does_not_become_the_producer(txns: Transactions) -> None:
-    assert txns.error(txns.init(Identity(77, 3))) is ProducerFenced
+    assert txns.error(txns.init(ProducerIdentity(77, 3))) is ProducerFenced
     producer = txns.producer()
-    assert txns.error(txns.init(Identity(producer.producer_id + 1, 0))) is ProducerFenced
+    assert txns.error(txns.init(ProducerIdentity(producer.producer_id + 1, 0))) is ProducerFenced
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
@@ -105,7 +104,7 @@ def test_a_timeout_beyond_the_limit_is_refused(txns: Transactions, timeout_ms: i
 # ---------------------------------------------------------------- the last epoch
 
 
-def at_the_last_epoch() -> tuple[Transactions, Identity]:
+def at_the_last_epoch() -> tuple[Transactions, ProducerIdentity]:
     txns = Transactions()
     producer = txns.producer()._replace(epoch=PRODUCER_EPOCH_MAX)
     return txns.edit(producer=producer), producer
@@ -195,7 +194,7 @@ def test_a_prepared_transaction_is_completed_by_another_process(txns: Transactio
     txns.reply(txns.add(writer, ORDERS, BILLS))
     answer = txns.reply(txns.init(two_phase=True, keep=True))
     assert answer == [writer.producer_id, writer.epoch + 1, *writer]
-    other = Identity(writer.producer_id, writer.epoch + 1)
+    other = ProducerIdentity(writer.producer_id, writer.epoch + 1)
     assert txns.error(txns.end(writer, committed=committed)) is ProducerFenced
     after = txns.identity(txns.end(other, committed=committed))
     (marker,) = txns.markers
@@ -236,7 +235,7 @@ def test_a_kept_transaction_outlives_the_last_epoch() -> None:
     other = txns.identity(txns.init(keep=True))
     assert other.producer_id != last.producer_id
     after = txns.identity(txns.end(other))
-    assert after == Identity(other.producer_id, 1)
+    assert after == ProducerIdentity(other.producer_id, 1)
     (marker,) = txns.markers
     assert (marker.writer, marker.marker_epoch) == (last, MARKER_EPOCH_MAX)
 

@@ -3,9 +3,9 @@
 from typing import Any
 
 from raylog.base.errors import InvalidRequest, LimitReached
-from raylog.core.transactions.records import TxnPartition
 from raylog.core.transactions.room import GIVE_WAY_MAX, ID_CHARACTERS_MAX, PREFIXES_MAX, UNUSED_MS
 from raylog.core.transactions.settings import TxnSettings
+from raylog.protocol.transactions import TxnPartition
 from tests.unit.core.transactions.context import ORDERS, Transactions
 
 

@@ -249,7 +249,7 @@ def test_a_description_has_the_open_transaction(txns: Transactions) -> None:
         "state": "Ongoing",
         "timeout_ms": TIMEOUT_MS,
         "started_ms": txns.wall_ms,
-        "partitions": [list(ORDERS)],
+        "partitions": [[ORDERS.topic_id, ORDERS.topic, ORDERS.partition]],
         "groups": [GROUP],
     }
     assert txns.error(txns.describe("unknown")) is TransactionalIdNotFound

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
-from raylog.protocol.message import Message
+from raylog.protocol.message import Message, MessageT, plain
 
 WireRow: TypeAlias = tuple[list[object], list[object] | None]
 """Key and value of a row; a value of None is a tombstone."""
@@ -28,7 +28,8 @@ class Row(Message, frozen=True):
     """The name that keys of this kind begin with."""
     KEY: ClassVar[int]
     """How many of the fields are the key's."""
-    VERSION: ClassVar[int] = 1
+    VERSION: ClassVar[int | None] = 1
+    """The version that values begin with; None = they have none, and may only gain fields."""
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -37,8 +38,9 @@ class Row(Message, frozen=True):
 
     def to_wire(self) -> WireRow:
         """Return key and value as wire lists."""
-        fields = msgspec.structs.astuple(self)
-        return [self.KIND, *fields[: self.KEY]], [self.VERSION, *fields[self.KEY :]]
+        fields = plain(self)
+        version = () if self.VERSION is None else (self.VERSION,)
+        return [self.KIND, *fields[: self.KEY]], [*version, *fields[self.KEY :]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +79,19 @@ class RowKinds:
             )
         if value is None:
             return Tombstone(kind, tuple(key[1 : kind.KEY + 1]))
-        if not value or value[0] != kind.VERSION:
-            raise UnreadableRow(
-                f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
-            )
-        try:
-            return msgspec.convert([*key[1 : kind.KEY + 1], *value[1:]], kind, builtin_types=_OCTETS)
-        except msgspec.ValidationError as wrong:
-            raise UnreadableRow(f"A row of kind {kind.KIND!r} in {self._topic} is damaged: {wrong}.") from None
+        fields = value
+        if kind.VERSION is not None:
+            if not value or value[0] != kind.VERSION:
+                raise UnreadableRow(
+                    f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
+                )
+            fields = value[1:]
+        return read_fields(kind, [*key[1 : kind.KEY + 1], *fields], f"A row of kind {kind.KIND!r} in {self._topic}")
+
+
+def read_fields(kind: type[MessageT], fields: Sequence[object], what: str) -> MessageT:
+    """Return stored fields as a message; ``what`` names them in errors. Raises :class:`UnreadableRow`."""
+    try:
+        return msgspec.convert(fields, kind, builtin_types=_OCTETS)
+    except msgspec.ValidationError as wrong:
+        raise UnreadableRow(f"{what} is damaged: {wrong}.") from None

@@ -1,7 +1,7 @@
-"""One queue at its leader: its state machine's runner, the waiting fetches, and the changes on their way to the keeper.
+"""One queue at its leader: its state machine's runner, the waiting fetches, and the changes that are being stored.
 
 Owned by the queues role (``role.py``). One task serves fetches in the order of their arrival. Another one stores
-changes: those made while a call to the keeper is open go together into the next call.
+changes: those made while one call is open go together into the next call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender, sent_at_last
 from raylog.actors.queues.reading import LogReader
-from raylog.actors.queues.store import FENCED, ShareStates
+from raylog.actors.queues.store import FENCED, ShareStateClient
 from raylog.actors.request_table import RequestTable
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.runner import Runner
@@ -57,7 +57,7 @@ class Queue:
         group: str,
         host: RoleHost,
         reader: LogReader,
-        states: ShareStates,
+        states: ShareStateClient,
         letters: LetterSender,
         copies: CopySender,
         *,

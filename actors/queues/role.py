@@ -12,7 +12,7 @@ from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import LogReader
-from raylog.actors.queues.store import ShareStates
+from raylog.actors.queues.store import ShareStateClient
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -39,17 +39,7 @@ class QueuesRole(Role):
     """All queues of one partition in one leader epoch; each is loaded with the first request for it."""
 
     kind = "queues"
-    requests: ClassVar[frozenset[type[Message]]] = frozenset(
-        {
-            wire.QueueOpenRequest,
-            wire.QueueFetchRequest,
-            wire.QueueAcknowledgeRequest,
-            wire.QueueLeaveRequest,
-            wire.QueueDescribeRequest,
-            wire.QueuePeekRequest,
-            wire.QueueResetRequest,
-        }
-    )
+    requests: ClassVar[frozenset[type[Message]]] = frozenset(method.request for method in wire.QUEUE_METHODS)
 
     def __init__(self, host: RoleHost) -> None:
         super().__init__(host)
@@ -57,7 +47,7 @@ class QueuesRole(Role):
         """The queues that serve, by group."""
         self._loading: dict[str, list[tuple[Request, Any]]] = {}
         """The requests for queues that are being loaded, by group."""
-        self._states = ShareStates(host)
+        self._states = ShareStateClient(host)
         self._reader = LogReader(host, self._more)
         bodies = Bodies(host, self._reader)
         self._letters = LetterSender(host, bodies, self._wall_ms)

@@ -22,6 +22,7 @@ from raylog.core.queues.events import FindLetterBox, Letter, LetterBoxFound, Let
 from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, DEAD, POSTPONED, Cause, Cell
+from raylog.protocol.message import replace
 
 LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
@@ -126,7 +127,7 @@ class DeadLetters:
             letters.append(Letter(offset, cell.tries, cause, offset not in self._bodiless, cell.until_ms))
             sequence = sequence_after(sequence, 1)
         if letters:
-            box = self.box._replace(next_sequence=sequence)
+            box = replace(self.box, next_sequence=sequence)
             self._note(box, decision)
             self._send(letters, box, decision)
 
@@ -211,7 +212,7 @@ class DeadLetters:
         if event.fits:
             self._batch_max = event.fits
         if self.box is not None:
-            self._note(self.box._replace(next_sequence=event.sequence), decision)
+            self._note(replace(self.box, next_sequence=event.sequence), decision)
 
     def _too_large(self, offset: int, decision: QueueDecision) -> None:
         """Hold a letter that its topic does not take even alone; or drop its body, if the policy says so."""

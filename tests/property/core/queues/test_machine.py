@@ -12,6 +12,7 @@ from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState
 from raylog.core.queues.states import AVAILABLE, TERMINAL
+from raylog.protocol.message import read
 from tests.property.core.queues.letter_topics import LetterTopics
 
 MEMBERS = ("a", "b", "c")
@@ -57,7 +58,7 @@ class Worked(RuleBasedStateMachine):
         """Effects that wait for the log, each with how many changes have to be stored first."""
         self.pending: list[QueueChange] = []
         self.held.clear()
-        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        snapshot = read(QueueChange, self.stored.snapshot().to_wire(), "A change")
         self.machine = QueueMachine(snapshot, self.topic, is_later=False)
         self.take_in(self.machine.loaded(self.now, 5_000_000 + self.now))
         for member in MEMBERS:
@@ -81,7 +82,7 @@ class Worked(RuleBasedStateMachine):
     def take_in(self, outbox: Any) -> list[Any]:
         for effect in outbox.now:
             if isinstance(effect, ev.StoreChange):
-                self.pending.append(QueueChange.from_wire(effect.change.to_wire()))
+                self.pending.append(read(QueueChange, effect.change.to_wire(), "A change"))
             elif isinstance(effect, ev.FindLetterBox):
                 self.open.append((0, effect))
         self.open += [(len(self.pending), effect) for effect in outbox.after_sync]

@@ -9,6 +9,7 @@ from raylog.core.decision import Refuse
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState
+from raylog.protocol.message import read
 
 
 class Shelf:
@@ -19,7 +20,7 @@ class Shelf:
         self.stored = stored or QueueState("jobs")
         if stored is None:
             self.stored.apply(QueueChange(0, (), {}, None))
-        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        snapshot = read(QueueChange, self.stored.snapshot().to_wire(), "A change")
         self.machine = QueueMachine(snapshot, {}, is_later=False)
         self.waiting: list[object] = []
         self.take_in(self.machine.loaded(self.now_ms, self.now_ms))
@@ -68,7 +69,7 @@ class Shelf:
         waiting, self.waiting = self.waiting, []
         for effect in waiting:
             if isinstance(effect, ev.StoreChange):
-                self.stored.apply(QueueChange.from_wire(effect.change.to_wire()))
+                self.stored.apply(read(QueueChange, effect.change.to_wire(), "A change"))
             elif isinstance(effect, ev.NoteStored):
                 self.feed(ev.ChangeStored(cause="t", now_ms=self.now_ms, number=effect.number))
 

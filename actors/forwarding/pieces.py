@@ -13,7 +13,7 @@ from typing import Any, Final
 from raylog.base.errors import RaylogError
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
 from raylog.core.forwarding.events import Parcel, Piece
-from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
 from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
 from raylog.core.scheduling.envelope import without as without_envelope

@@ -5,7 +5,7 @@ import pytest
 from raylog.actors.forwarding.pieces import PIECE_BYTES, Held, cut, encode
 from raylog.core.dead_letters import HOPS, HOPS_MAX, REASON, TTL, Header, cause_of
 from raylog.core.forwarding.events import Parcel
-from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, Envelope
 from raylog.protocol.replica import AbortedTxn

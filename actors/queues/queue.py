@@ -25,6 +25,7 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, joined, range_bytes
+from raylog.core.received import Received
 from raylog.protocol import queues as wire
 from raylog.protocol.message import WAIT_MS_MAX
 from raylog.rpc import Request
@@ -179,11 +180,10 @@ class Queue:
         number = self._requests.remember(request)
         self._feed(
             ev.Opened(
-                cause="open",
-                now_ms=self._host.now_ms(),
+                message=args,
+                cause=wire.QUEUE_OPEN.name,
                 request=number,
-                member=member,
-                settings=dict(args.settings),
+                now_ms=self._host.now_ms(),
                 log_start=self._reader.log_start,
                 readable_end=self._reader.readable_end,
             )
@@ -212,16 +212,8 @@ class Queue:
     def acknowledge(self, request: Request, args: wire.QueueAcknowledgeRequest) -> None:
         """Apply a member's verdicts; the reply is sent when they are stored."""
         number = self._requests.remember(request)
-        verdicts = [ev.Verdict(*_fields(row)) for row in args.verdicts]
-        self._feed(
-            ev.Acknowledged(
-                cause="acknowledge",
-                now_ms=self._host.now_ms(),
-                request=number,
-                member=args.member_id,
-                verdicts=verdicts,
-            )
-        )
+        cause = wire.QUEUE_ACKNOWLEDGE.name
+        self._feed(Received(message=args, cause=cause, request=number, now_ms=self._host.now_ms()))
 
     def leave(self, member: str) -> None:
         """Remove a member."""
@@ -229,16 +221,23 @@ class Queue:
         self._answer_member(member)
         self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
-    def reset(self, request: Request, offset: int) -> None:
+    def reset(self, request: Request, args: wire.QueueResetRequest) -> None:
         """Continue at another offset; the reply is sent when that is stored."""
         number = self._requests.remember(request)
-        self._feed(ev.Reset(cause="reset", now_ms=self._host.now_ms(), request=number, offset=offset))
+        self._feed(
+            ev.Reset(
+                message=args,
+                cause=wire.QUEUE_RESET.name,
+                request=number,
+                now_ms=self._host.now_ms(),
+                log_start=self._reader.log_start,
+                readable_end=self._reader.readable_end,
+            )
+        )
 
-    def peek(self, first: int, limit: int) -> wire.QueuePeekReply:
+    def peek(self, first: int, limit: int) -> list[wire.QueuePeeked]:
         """Return the states of up to ``limit`` ranges of records, from the offset ``first`` on."""
-        machine = self.machine
-        rows = [] if machine is None else machine.peek(first, limit, self._host.now_ms())
-        return wire.QueuePeekReply([wire.QueuePeeked(*row) for row in rows])
+        return [] if self.machine is None else self.machine.peek(first, limit, self._host.now_ms())
 
     def describe(self) -> wire.QueueDescribeReply:
         """Return the queue's members, settings, counters and numbers of records. Raises NotLeaderOrFollower."""
@@ -256,7 +255,7 @@ class Queue:
             counters=dict(machine.counters),
             hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
-            oldest=self.peek(machine.book.start, 1).ranges,
+            oldest=self.peek(machine.book.start, 1),
         )
 
     def _answer_member(self, member: str) -> None:
@@ -335,13 +334,12 @@ class Queue:
         end = chunk.end_within(first, args.max_bytes)
         number = self._requests.remember(fetch.request)
         take = ev.Take(
-            cause="fetch",
-            now_ms=self._host.now_ms(),
+            message=args,
+            cause=wire.QUEUE_FETCH.name,
             request=number,
-            member=args.member_id,
+            now_ms=self._host.now_ms(),
             first=first,
             end=end,
-            max_records=args.max_records,
             gaps=chunk.gaps(first, end),
         )
         hand = self._handed(take)
@@ -355,10 +353,9 @@ class Queue:
         self._parked.popleft()
         if fetch.timer is not None:
             fetch.timer.cancel()
-        ranges = [wire.QueueRange(*row) for row in hand.ranges]
-        payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
+        payload, _ = chunk.cut(hand.ranges[0].first, hand.ranges[-1].end, len(chunk.payload))
         waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # -1: both times are rounded down
-        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, waited_ms), payload)
+        fetch.request.reply(wire.QueueFetchReply(hand.ranges, hand.lock_ms, waited_ms), payload)
         return True
 
     def _is_next_elsewhere(self, first: int) -> bool:
@@ -503,7 +500,3 @@ class Queue:
         """
         logger.error("%s, queue of group %r: %s", self._host.partition, self.group, reason)
         asyncio.get_running_loop().call_soon(self._on_over, self, "a defect, see the log of its leader")
-
-
-def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:
-    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message, row.lease

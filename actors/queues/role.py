@@ -23,7 +23,6 @@ from raylog.base.errors import (
     RaylogError,
     UnknownMemberId,
 )
-from raylog.base.ids import EARLIEST, LATEST
 from raylog.core.forwarding.queued import check_queue
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
@@ -182,16 +181,13 @@ class QueuesRole(Role):
             case wire.QueueDescribeRequest():
                 request.reply(queue.describe())
             case wire.QueuePeekRequest():
-                request.reply(queue.peek(args.first, args.limit))
+                request.reply(wire.QueuePeekReply(queue.peek(args.first, args.limit)))
             case _:
-                self.host.spawn(answering(self._reset(queue, request, args.offset), request), "queue reset")
+                self.host.spawn(answering(self._reset(queue, request, args), request), "queue reset")
 
-    async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
+    async def _reset(self, queue: Queue, request: Request, args: wire.QueueResetRequest) -> None:
         await self._reader.begin()
-        reader = self._reader
-        if offset in (EARLIEST, LATEST):
-            offset = reader.log_start if offset == EARLIEST else reader.readable_end
-        queue.reset(request, max(reader.log_start, min(offset, reader.readable_end)))
+        queue.reset(request, args)
 
     def _over(self, queue: Queue, reason: str) -> None:
         logger.warning("%s: the queue of group %s ends: %s", self.host.partition, queue.group, reason)

@@ -71,7 +71,7 @@ BUGS = {
         "cell.tries >= tries",
         "True",
     ),
-    "a verdict of another member counts": (Worked, Acknowledging, "_applied", "or cell.member != member", ""),
+    "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),
     "a letter that is too large counts as stored": (
         Worked,
         DeadLetters,

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 
-from raylog.actors.forwarding.pieces import Held, cut, encode
+from raylog.actors.forwarding.pieces import PieceRecords, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
@@ -94,7 +94,7 @@ class Forwarder:
         self._owner = owner
         self._settings = settings
         self._start = start
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PieceRecords] = {}
         self._stops = False
         self._late = LateWarnings()
         self.unreadable = 0
@@ -219,7 +219,7 @@ class Forwarder:
         rule = self._owner.rule(effect.rule)
         rate = self._settings.rate
         offset = effect.offset
-        held: dict[int, Held] = {}
+        held: dict[int, PieceRecords] = {}
         while True:
             try:
                 reply, records = await self._source.read(offset, WAIT_MS if effect.waits else 0)
@@ -244,7 +244,7 @@ class Forwarder:
         end = max(end, offset) if is_moved or offset >= effect.until else end
         return self._pieces_read(held, offset, reply.log_start_offset, end, acknowledged, rule)
 
-    def _note_damage(self, pieces: list[Held]) -> None:
+    def _note_damage(self, pieces: list[PieceRecords]) -> None:
         """Count and log batches that cannot be decoded, each once."""
         for each in pieces:
             if each.damage and each.piece.first >= self._damaged_end:
@@ -252,7 +252,13 @@ class Forwarder:
                 logger.warning("%s: %s", self._name, each.damage)
 
     def _pieces_read(
-        self, held: dict[int, Held], next_offset: int, log_start: int, log_end: int, acknowledged: int, rule: Rule
+        self,
+        held: dict[int, PieceRecords],
+        next_offset: int,
+        log_start: int,
+        log_end: int,
+        acknowledged: int,
+        rule: Rule,
     ) -> ev.PiecesRead:
         self._held = held
         return ev.PiecesRead(

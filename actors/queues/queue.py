@@ -253,7 +253,7 @@ class Queue:
             states=machine.census(),
             settings=dict(machine.settings),
             counters=dict(machine.counters),
-            hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
+            hottest_key_records=0 if machine.key_queues is None else machine.key_queues.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
             oldest=self.peek(machine.book.start, 1),
         )
@@ -377,7 +377,7 @@ class Queue:
             return False
         if chunk is None:
             return self._log_start_moved(machine)
-        keys = chunk.keys(scan) if machine.lanes is not None else ()
+        keys = chunk.keys(scan) if machine.key_queues is not None else ()
         tries = chunk.earlier_tries(scan) if machine.is_retry_topic else ()
         end = max(chunk.end, scan + 1)
         self._feed(ev.Scanned(cause="scan", now_ms=self._host.now_ms(), first=scan, end=end, keys=keys, tries=tries))

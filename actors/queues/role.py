@@ -7,11 +7,10 @@ import logging
 from typing import Any, ClassVar, Final
 
 from raylog.actors.answering import answering, spoiled
-from raylog.actors.queues.bodies import Bodies
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
-from raylog.actors.queues.reading import LogReader
+from raylog.actors.queues.reading import LogReader, RecordReader
 from raylog.actors.queues.store import ShareStateClient
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
@@ -23,7 +22,7 @@ from raylog.base.errors import (
     RaylogError,
     UnknownMemberId,
 )
-from raylog.core.forwarding.queued import check_queue
+from raylog.core.forwarding.settings import check_queue
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
 from raylog.rpc import Request
@@ -48,9 +47,9 @@ class QueuesRole(Role):
         """The requests for queues that are being loaded, by group."""
         self._states = ShareStateClient(host)
         self._reader = LogReader(host, self._more)
-        bodies = Bodies(host, self._reader)
-        self._letters = LetterSender(host, bodies, self._wall_ms)
-        self._copies = CopySender(host, bodies)
+        records = RecordReader(host, self._reader)
+        self._letters = LetterSender(host, records, self._wall_ms)
+        self._copies = CopySender(host, records)
         self._clock: TimeOfDay | None = None
         self._clock_lock = asyncio.Lock()
 

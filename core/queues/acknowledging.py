@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from raylog.base.errors import InvalidRecordState, InvalidRequest
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
-from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.key_queues import KeyQueues
+from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy
 from raylog.core.queues.states import (
     ACKNOWLEDGED,
@@ -42,13 +42,13 @@ class Acknowledging:
         book: RecordBook,
         policy: QueuePolicy,
         deadlines: Deadlines,
-        lanes: Lanes | None,
+        key_queues: KeyQueues | None,
         letters: DeadLetters,
         copies: DeadLetters,
     ) -> None:
         self.book = book
         self.policy = policy
-        self.lanes = lanes
+        self.key_queues = key_queues
         self._deadlines = deadlines
         self._letters = letters
         self._copies = copies
@@ -208,9 +208,9 @@ class Acknowledging:
                     self.free(first, end, cell, decision, counted=True)
         for first, end, cell in self.book.take_waits(now_ms):
             self.book.put(first, end, Cell(AVAILABLE, cell.tries), is_stored=False)
-            if self.lanes is not None:
+            if self.key_queues is not None:
                 for offset in range(first, end):
-                    self.lanes.available_again(offset)
+                    self.key_queues.available_again(offset)
             decision.wakes = True
 
     def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
@@ -225,14 +225,14 @@ class Acknowledging:
         decision.wakes = True
 
     def _finished(self, first: int, end: int, *, was_held: bool) -> None:
-        if self.lanes is not None:
+        if self.key_queues is not None:
             for offset in range(first, end):
-                self.lanes.finished(offset, was_held=was_held)
+                self.key_queues.finished(offset, was_held=was_held)
 
     def _freed(self, first: int, end: int, decision: QueueDecision) -> None:
-        if self.lanes is not None:
+        if self.key_queues is not None:
             for offset in range(first, end):
-                self.lanes.freed(offset)
+                self.key_queues.freed(offset)
 
     def _is_over_limit(self, cell: Cell) -> bool:
         return self.policy.delivery_limit != NO_LIMIT and cell.tries >= self.policy.delivery_limit

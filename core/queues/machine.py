@@ -25,13 +25,12 @@ from raylog.core.decision import RequestId, Story
 from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import Acknowledging
-from raylog.core.queues.archiving.copies import Copies
-from raylog.core.queues.archiving.letters import DeadLetters
-from raylog.core.queues.archiving.origins import OF
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
-from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.key_queues import KeyQueues
+from raylog.core.queues.letters import Copies, DeadLetters
+from raylog.core.queues.origins import OF
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
@@ -47,7 +46,7 @@ LEASES_A_MS: Final = 1_000
 """A leader's leases begin at its start time in milliseconds, times this. So the leases of successive leaders differ, as
 long as no leader makes more hand-outs per millisecond."""
 REACH: Final = 8
-"""With order by key, a lane gives a fetch records within ``REACH`` times as many offsets as the fetch may get records.
+"""With order by key, a key gives a fetch records within ``REACH`` times as many offsets as the fetch may get records.
 A smaller reach would lock more keys for one member, a larger one would have it read more records of others."""
 
 
@@ -87,10 +86,12 @@ class QueueMachine:
         """Begin with a book: make the other parts for it."""
         self.book = book
         self._deadlines = Deadlines()
-        self.lanes = Lanes(book.start, book.is_available) if self.policy.by_key else None
+        self.key_queues = KeyQueues(book.start, book.is_available) if self.policy.by_key else None
         self.letters = DeadLetters(book, self.policy, self._stored.letter_box)
         self.copies = Copies(book, self.policy, self._stored.copy_box, self.letters)
-        self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters, self.copies)
+        self._acknowledging = Acknowledging(
+            book, self.policy, self._deadlines, self.key_queues, self.letters, self.copies
+        )
         self._read_end = book.start if self._topic.get(OF) else None
         """In a retry topic, the end of the copies whose earlier hand-outs are known; None = it is no retry topic."""
 
@@ -239,8 +240,8 @@ class QueueMachine:
         for first, end, cell in self.book.pieces(self.book.start, self.book.end):
             book.fill(first, end, cell)
         self._acknowledging.book = self.letters.book = self.copies.book = self.book = book
-        self.lanes = Lanes(book.start, book.is_available) if policy.by_key else None
-        self._acknowledging.lanes = self.lanes
+        self.key_queues = KeyQueues(book.start, book.is_available) if policy.by_key else None
+        self._acknowledging.key_queues = self.key_queues
 
     def _release_held(self, member: str, decision: QueueDecision) -> None:
         for first, end, cell in self.book.held_by(member):
@@ -253,8 +254,8 @@ class QueueMachine:
         """Return the lowest offset below ``readable_end`` that may be handed out now; None = there is none."""
         if self.book.counts[ACQUIRED] >= self.policy.acquired_max:
             return None
-        if self.lanes is not None:
-            return self.lanes.first_ready()
+        if self.key_queues is not None:
+            return self.key_queues.first_ready()
         if self._read_end is not None:
             readable_end = min(readable_end, self._read_end)
         again = self.book.next_again()
@@ -279,7 +280,7 @@ class QueueMachine:
         if log_start <= self.book.start:
             return False
         read_end = self.book.end if self._read_end is None else self._read_end
-        if min(self.book.end, read_end if self.lanes is None else self.lanes.scanned_end) < log_start:
+        if min(self.book.end, read_end if self.key_queues is None else self.key_queues.scanned_end) < log_start:
             return True
         return any(cell.state in (AVAILABLE, WAITING) for _, _, cell in self.book.pieces(self.book.start, log_start))
 
@@ -288,12 +289,12 @@ class QueueMachine:
 
         With order by key the scan finds their keys, in a retry topic how often they were handed out before.
         """
-        read_end = self._read_end if self.lanes is None else self.lanes.scanned_end
+        read_end = self._read_end if self.key_queues is None else self.key_queues.scanned_end
         if read_end is None:
             return None
         ahead = self.book.unfinished + max(0, read_end - self.book.end)
-        if self.lanes is not None:  # lanes have an entry for each scanned record until it is finished
-            ahead = len(self.lanes.offsets) + self.book.counts[ARCHIVING]
+        if self.key_queues is not None:  # key queues have an entry for each scanned record until it is finished
+            ahead = len(self.key_queues.offsets) + self.book.counts[ARCHIVING]
         scan = self.book.first_unfinished(max(read_end, self.book.start))
         return scan if scan < readable_end and ahead < self.policy.window_max else None
 
@@ -305,7 +306,7 @@ class QueueMachine:
         left = min(event.message.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
         if member in decision.silent:
             left = 0  # the fetch may be that of a member that hangs: it ends without records
-        ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
+        ranges = self._taken_by_key(event, left) if self.key_queues is not None else self._taken(event, left)
         handed: list[QueueRange] = []
         self._lease += 1
         for first, end, cell in self._without_gaps(ranges, event.gaps):
@@ -358,17 +359,17 @@ class QueueMachine:
                 found.append((fresh, end, Cell(AVAILABLE)))
         return found
 
-    def _lanes_taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
-        lanes = self.lanes
-        if lanes is None or left <= 0:
+    def _taken_by_key(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
+        key_queues = self.key_queues
+        if key_queues is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.first, event.end, left, REACH * left)
+        taken = key_queues.take(event.first, event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
             if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):
                 for offset, _ in taken[number:]:
-                    lanes.freed(offset)
+                    key_queues.freed(offset)
                 break
             if found and found[-1][1] == first and found[-1][2] == cell:
                 found[-1] = (found[-1][0], end, cell)
@@ -376,7 +377,7 @@ class QueueMachine:
                 found.append((first, end, cell))
             if self._is_last_try(cell):
                 for offset, _ in taken[number + 1 :]:
-                    lanes.freed(offset)
+                    key_queues.freed(offset)
                 break
         return found
 
@@ -388,16 +389,16 @@ class QueueMachine:
         return any(first < stop and begin < end for _, begin, stop in self._unstored)
 
     def _scanned(self, event: ev.Scanned, decision: QueueDecision) -> None:
-        if self.lanes is not None:
-            self._lanes_scanned(self.lanes, event)
+        if self.key_queues is not None:
+            self._keys_scanned(self.key_queues, event)
         for place, tries in event.tries:
             self.book.inherit(place, tries)
         if self._read_end is not None:
             self._read_end = max(self._read_end, event.end)
         decision.wakes = True
 
-    def _lanes_scanned(self, lanes: Lanes, event: ev.Scanned) -> None:
-        offset = max(event.first, lanes.scanned_end)
+    def _keys_scanned(self, key_queues: KeyQueues, event: ev.Scanned) -> None:
+        offset = max(event.first, key_queues.scanned_end)
         fresh = self.book.end
         for place, key in event.keys:
             if place < offset:
@@ -405,10 +406,10 @@ class QueueMachine:
             if offset < place:
                 self._pass_over(offset, place)
             if place >= fresh or self.book.at(place).state in (AVAILABLE, ACQUIRED, WAITING):
-                lanes.add(place, key)
+                key_queues.add(place, key)
             offset = place + 1
         self._pass_over(offset, event.end)
-        lanes.scanned_end = max(lanes.scanned_end, event.end)
+        key_queues.scanned_end = max(key_queues.scanned_end, event.end)
 
     def _pass_over(self, first: int, end: int) -> None:
         """Finish offsets without records."""
@@ -436,8 +437,8 @@ class QueueMachine:
                 decision.count("lost_by_retention", end - first)
         if event.offset > self.book.end:
             self.book.put(self.book.end, event.offset, DEAD)
-        if self.lanes is not None:
-            self.lanes.scanned_end = max(self.lanes.scanned_end, event.offset)
+        if self.key_queues is not None:
+            self.key_queues.scanned_end = max(self.key_queues.scanned_end, event.offset)
         if self._read_end is not None:
             self._read_end = max(self._read_end, event.offset)
         decision.wakes = True
@@ -494,8 +495,8 @@ class QueueMachine:
     def validate(self) -> None:
         """Raise ValueError unless the invariants of the parts hold."""
         self.book.validate()
-        if self.lanes is not None:
-            self.lanes.validate(lambda offset: self.book.at(offset).state == ACQUIRED)
+        if self.key_queues is not None:
+            self.key_queues.validate(lambda offset: self.book.at(offset).state == ACQUIRED)
 
 
 def _disagreement(wanted: Mapping[str, str], have: Mapping[str, str]) -> str:

@@ -28,7 +28,7 @@ class Desk:
         self._scan(2, 1)
 
     def _scan(self, now_ms: int, offset: int) -> None:
-        if self.machine.lanes is not None:
+        if self.machine.key_queues is not None:
             keys = [(offset, offset)]
             self.machine.step(ev.Scanned(cause="t", now_ms=now_ms, first=offset, end=offset + 1, keys=keys))
 

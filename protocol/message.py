@@ -72,12 +72,6 @@ def replace(message: StructT, **changes: object) -> StructT:
     return msgspec.structs.replace(message, **changes)
 
 
-def plain(message: Message) -> list[Any]:
-    """Return a message as lists, mappings and plain values; so are the messages in it."""
-    found: list[Any] = msgspec.to_builtins(message, builtin_types=_OCTETS)
-    return found
-
-
 def read(kind: type[MessageT], args: object, what: str) -> MessageT:
     """Return decoded msgpack as a message; no arguments at all are an empty list.
 

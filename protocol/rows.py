@@ -14,11 +14,17 @@ from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
-from raylog.protocol.message import Message, MessageT, plain
+from raylog.protocol.message import Message, MessageT
 
 WireRow: TypeAlias = tuple[list[object], list[object] | None]
 """Key and value of a row; a value of None is a tombstone."""
 _OCTETS: Final = (bytes, bytearray, memoryview)
+
+
+def wire_of(message: Message) -> list[object]:
+    """Return a message as wire lists, at every depth."""
+    fields: list[object] = msgspec.to_builtins(message, builtin_types=_OCTETS)
+    return fields
 
 
 class Row(Message, frozen=True):
@@ -38,7 +44,7 @@ class Row(Message, frozen=True):
 
     def to_wire(self) -> WireRow:
         """Return key and value as wire lists."""
-        fields = plain(self)
+        fields = wire_of(self)
         version = () if self.VERSION is None else (self.VERSION,)
         return [self.KIND, *fields[: self.KEY]], [*version, *fields[self.KEY :]]
 
@@ -77,15 +83,13 @@ class RowKinds:
             raise UnreadableRow(
                 f"A row of kind {key[0] if key else None!r} is in {self._topic}; a newer release is needed to read it."
             )
-        if value is None:
+        if value is None and len(key) > kind.KEY:
             return Tombstone(kind, tuple(key[1 : kind.KEY + 1]))
-        fields = value
-        if kind.VERSION is not None:
-            if not value or value[0] != kind.VERSION:
-                raise UnreadableRow(
-                    f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
-                )
-            fields = value[1:]
+        if not value or kind.VERSION not in (None, value[0]):
+            raise UnreadableRow(
+                f"A row of version {value[0] if value else None!r} is in {self._topic}; a newer release is needed."
+            )
+        fields = value if kind.VERSION is None else value[1:]
         return read_fields(kind, [*key[1 : kind.KEY + 1], *fields], f"A row of kind {kind.KIND!r} in {self._topic}")
 
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from raylog.core.queues.ranges import RangeMap
 from raylog.core.queues.states import AVAILABLE, TERMINAL, WireRange
-from raylog.protocol.message import Message, plain
+from raylog.protocol.message import Message
+from raylog.protocol.rows import wire_of
 
 
 class LetterBox(Message, frozen=True):
@@ -41,8 +42,8 @@ class QueueChange(Message, frozen=True):
 
     def to_wire(self) -> list[object]:
         """Return the values that are stored and sent; most queues have no copies, and no field for them."""
-        fields = plain(self)[:COPY_BOX_AT]
-        return fields if self.copy_box is None else [*fields, plain(self.copy_box)]
+        fields = wire_of(self)[:COPY_BOX_AT]
+        return fields if self.copy_box is None else [*fields, wire_of(self.copy_box)]
 
 
 class StoredChange(QueueChange, frozen=True):
@@ -54,7 +55,7 @@ class StoredChange(QueueChange, frozen=True):
 
     def to_wire(self) -> list[object]:
         """Return the values that are stored."""
-        return plain(self) if self.parts or self.partitions else super().to_wire()
+        return wire_of(self) if self.parts or self.partitions else super().to_wire()
 
 
 COPY_BOX_AT: Final = 5

@@ -261,3 +261,12 @@ def test_the_rows_are_as_they_were_stored_first() -> None:
     longer = States([(["state", "s"], [3, b"note", "later"]), (["redrive", 1], [*redrive, "later"])])
     assert longer.load(3, "s") == [b"note"]
     assert longer.machine.redrives[1].sent_below_of(0) == 0
+
+
+@pytest.mark.parametrize("row", [(["state"], None), (["state", "s"], None), (["state", "s"], [])])
+def test_a_tombstone_needs_its_whole_key_and_a_row_its_fields(row: Any) -> None:
+    if row == (["state", "s"], None):
+        assert States([(["state", "s"], [3, b"note"]), row]).machine.states == {}
+        return
+    with pytest.raises(ValueError):
+        States([row])

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from raylog.base.errors import InvalidRequest
-from raylog.core.queues.archiving.origins import retry_topic
+from raylog.core.queues.origins import retry_topic
 from raylog.core.queues.policy import DEAD_LETTERS
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.documents.registry import methods

@@ -41,6 +41,11 @@ def received(endpoint: Endpoint, request: ArrivedRequest, number: RequestId, now
     )
 
 
+def received_by_role(request: Any, number: RequestId, now_ms: int) -> Received[Any]:
+    """Return a request to a role as an event: its message has been read, and its sender does not matter."""
+    return Received(message=request.args, cause=request.method, request=number, now_ms=now_ms)
+
+
 def sender_of(request: ArrivedRequest) -> Sender:
     """Return what the connection shows of the request's sender."""
     grant = request.grant

@@ -23,10 +23,10 @@ class LoadForwarderRequest(Message, frozen=True):
 
 
 class LoadForwarderReply(Message, frozen=True):
-    """``note`` empty: nothing was stored."""
+    """``progress`` empty: nothing was stored."""
 
     has_bytes: ClassVar[bool] = True
-    note: bytes
+    progress: bytes
 
 
 class SaveForwarderRequest(Message, frozen=True):
@@ -38,7 +38,7 @@ class SaveForwarderRequest(Message, frozen=True):
     current_leader_epoch: Int32
     forwarder: str
     owner_epoch: Int32
-    note: bytes
+    progress: bytes
 
 
 class StartRedriveRequest(Message, frozen=True):

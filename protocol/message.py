@@ -17,6 +17,7 @@ import msgspec
 from raylog.base.errors import InvalidRequest
 
 MessageT = TypeVar("MessageT")
+StructT = TypeVar("StructT", bound=msgspec.Struct)
 
 Int16: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**15), le=2**15 - 1)]
 """A whole number of 16 bits, as batches have for the epochs of producers."""
@@ -64,6 +65,11 @@ class Empty(Message, frozen=True):
 
 
 _OCTETS: Final = (bytes, bytearray, memoryview)
+
+
+def replace(message: StructT, **changes: object) -> StructT:
+    """Return a message with other values in some fields."""
+    return msgspec.structs.replace(message, **changes)
 
 
 def read(kind: type[MessageT], args: object, what: str) -> MessageT:

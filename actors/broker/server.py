@@ -47,7 +47,7 @@ from raylog.core.controller.coordinators import topic_behind
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire
 from raylog.core.metadata.touched import Touched
-from raylog.core.queues.archiving.origins import OF as RETRY_OF
+from raylog.core.queues.origins import OF as RETRY_OF
 from raylog.protocol.admin import DESCRIBE_CLUSTER, DescribeClusterRequest
 from raylog.protocol.broker import (
     BROKER,

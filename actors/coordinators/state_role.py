@@ -1,7 +1,7 @@
 """A role that owns the log of its partition: rows are read and appended through the replica in its own process.
 
-Used by the states of queues (``actors/queues/keeper.py``) and the progress of forwarders
-(``actors/forwarding/keeper.py``). Each subclass makes the runner of its machine.
+Used by the states of queues (``actors/queues/share_states.py``) and the progress of forwarders
+(``actors/forwarding/forwarder_states.py``). Each subclass makes the runner of its machine.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.forwarding.forwarder import Forwarder
-from raylog.actors.forwarding.notes import KeptNotes
 from raylog.actors.forwarding.places import OwnSource
+from raylog.actors.forwarding.progress import StoredProgress
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.core.forwarding.machine import ForwarderSettings
@@ -66,7 +66,7 @@ class Work(ABC):
                 self.host,
                 f"{self.kind} of {self.host.partition}",
                 source=self.source,
-                notes=KeptNotes(self.host, f"{self.kind}:{place.topic_id}:{place.partition}"),
+                store=StoredProgress(self.host, f"{self.kind}:{place.topic_id}:{place.partition}"),
                 owner=self,
                 settings=ForwarderSettings(),
                 start=self._start,
@@ -93,7 +93,7 @@ class Work(ABC):
 
     @abstractmethod
     def rule(self, text: str | None) -> Rule:
-        """Return the rule for forwarding: by the present settings, or (``text``) as a note has it."""
+        """Return the rule for forwarding: by the present settings, or (``text``) as stored progress has it."""
 
     @abstractmethod
     def due_ms(self, timestamp_ms: int) -> int:
@@ -216,9 +216,9 @@ class Expiring:
         """Return counters and gauges."""
         expiry, filing = (work.forwarder for work in self._works)
         return {
-            "expired": 0 if expiry is None else expiry.machine.note.sent,
-            "filed": 0 if filing is None else filing.machine.note.sent,
-            "position": -1 if expiry is None else expiry.machine.note.position,
+            "expired": 0 if expiry is None else expiry.machine.progress.sent,
+            "filed": 0 if filing is None else filing.machine.progress.sent,
+            "position": -1 if expiry is None else expiry.machine.progress.position,
             "unreadable": sum(work.forwarder.unreadable for work in self._works if work.forwarder is not None),
             "holding": sum(work.forwarder is not None and work.forwarder.machine.is_holding for work in self._works),
         }

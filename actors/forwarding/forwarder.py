@@ -1,6 +1,7 @@
-"""The shell of a forwarder: reads the source, sends parcels and stores notes, as its machine decides. Owned by a role.
+"""The shell of a forwarder: reads the source, sends parcels and stores progress, as its machine decides.
 
-After a failure with an unknown outcome it begins again from the stored note, as the next leader would.
+Owned by a role. After a failure with an unknown outcome it begins again from the stored progress, as the next leader
+would.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 
-from raylog.actors.forwarding.pieces import Held, cut, encode
+from raylog.actors.forwarding.pieces import PieceRecords, cut, encode
 from raylog.actors.forwarding.places import WAIT_MS, Place, Source, resolve
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
@@ -25,7 +26,7 @@ from raylog.base.errors import (
 )
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
-from raylog.core.forwarding.note import Note
+from raylog.core.forwarding.progress import Progress
 from raylog.core.forwarding.rules import Rule
 from raylog.core.lane import Trouble, trouble_of
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
@@ -39,14 +40,14 @@ LONGEST_TIMER_S: Final = 3_600.0
 ROWS_MAX: Final = 1 << 30
 
 
-class Notes(Protocol):
-    """Where a forwarder's note, its stored progress, is kept."""
+class ProgressStore(Protocol):
+    """Where a forwarder's progress is stored."""
 
-    async def load(self) -> Note | None:
-        """Return the note that was stored last, or None. Raises ForwarderFenced, RaylogError, OSError."""
+    async def load(self) -> Progress | None:
+        """Return the progress that was stored last, or None. Raises ForwarderFenced, RaylogError, OSError."""
 
-    async def save(self, note: Note) -> None:
-        """Store the note, and wait until it is stored. Raises ForwarderFenced, RaylogError, OSError."""
+    async def save(self, progress: Progress) -> None:
+        """Store the progress, and wait until it is stored. Raises ForwarderFenced, RaylogError, OSError."""
 
 
 class Owner(Protocol):
@@ -56,7 +57,7 @@ class Owner(Protocol):
         """Look up what the present rule depends on. Raises RaylogError, OSError."""
 
     def rule(self, text: str | None) -> Rule:
-        """Return the present rule, or (``text``) the rule in a note."""
+        """Return the present rule, or (``text``) the stored rule."""
 
     def due_ms(self, timestamp_ms: int) -> int:
         """Return when a record with this timestamp may be forwarded, as a time of ``now_ms``."""
@@ -80,20 +81,20 @@ class Forwarder:
         name: str,
         *,
         source: Source,
-        notes: Notes,
+        store: ProgressStore,
         owner: Owner,
         settings: ForwarderSettings,
         start: Callable[[], Awaitable[int]],
     ) -> None:
-        """``start`` returns the offset where it begins if no note is stored."""
+        """``start`` returns the offset where it begins if no progress is stored."""
         self._host = host
         self._name = name
         self._source = source
-        self._notes = notes
+        self._store = store
         self._owner = owner
         self._settings = settings
         self._start = start
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, PieceRecords] = {}
         self._stops = False
         self._late = LateWarnings()
         self.unreadable = 0
@@ -124,7 +125,7 @@ class Forwarder:
                     logger.warning("%s ends: %s", self._name, errors[0])
                     return ev.Ended(was_stopped=True)  # its source was deleted
                 logger.info("%s begins again: %r", self._name, errors[0])
-            sent = self.machine.note.sent
+            sent = self.machine.progress.sent
             await asyncio.sleep(pause_s)
             pause_s = AGAIN_FIRST_S if sent else min(AGAIN_LAST_S, 2 * pause_s)
 
@@ -143,12 +144,12 @@ class Forwarder:
         self._ended = asyncio.get_running_loop().create_future()
         self.machine = ForwarderMachine(self._settings)
         self._held = {}
-        note = await self._loaded()
+        progress = await self._loaded()
         try:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 ticks = group.create_task(self._tick(), name=f"{self._name} ticks")
-                self._feed(ev.Loaded(now_ms=self._owner.now_ms(), note=note))
+                self._feed(ev.Loaded(now_ms=self._owner.now_ms(), progress=progress))
                 if self._stops:
                     self._feed(ev.StopRequested(now_ms=self._owner.now_ms()))
                 await self._ended
@@ -157,16 +158,16 @@ class Forwarder:
             self._group = None
         return self._ended.result()
 
-    async def _loaded(self) -> Note:
+    async def _loaded(self) -> Progress:
         try:
             await self._source.begin()
-            note = await self._notes.load()
-            if note is None:
+            progress = await self._store.load()
+            if progress is None:
                 start = await self._start()
-                note = Note(producer_id=await self._new_producer(), position=start, decided_end=start)
+                progress = Progress(producer_id=await self._new_producer(), position=start, decided_end=start)
         except (RaylogError, OSError) as error:
             raise ExceptionGroup("not loaded", [error]) from None
-        return note
+        return progress
 
     async def _new_producer(self) -> int:
         return await self._host.producer_id() | LASTING_PRODUCERS
@@ -202,7 +203,7 @@ class Forwarder:
                 producer_id = await self._new_producer() if effect.takes_producer else -1
                 event = ev.Resolved(now_ms=self._owner.now_ms(), found=found, producer_id=producer_id)
             case ev.Save():
-                await self._notes.save(effect.note)
+                await self._store.save(effect.progress)
                 event = ev.Saved(now_ms=self._owner.now_ms())
             case ev.Send():
                 event = await self._send(effect.parcel)
@@ -218,7 +219,7 @@ class Forwarder:
         rule = self._owner.rule(effect.rule)
         rate = self._settings.rate
         offset = effect.offset
-        held: dict[int, Held] = {}
+        held: dict[int, PieceRecords] = {}
         while True:
             try:
                 reply, records = await self._source.read(offset, WAIT_MS if effect.waits else 0)
@@ -243,7 +244,7 @@ class Forwarder:
         end = max(end, offset) if is_moved or offset >= effect.until else end
         return self._pieces_read(held, offset, reply.log_start_offset, end, acknowledged, rule)
 
-    def _note_damage(self, pieces: list[Held]) -> None:
+    def _note_damage(self, pieces: list[PieceRecords]) -> None:
         """Count and log batches that cannot be decoded, each once."""
         for each in pieces:
             if each.damage and each.piece.first >= self._damaged_end:
@@ -251,7 +252,13 @@ class Forwarder:
                 logger.warning("%s: %s", self._name, each.damage)
 
     def _pieces_read(
-        self, held: dict[int, Held], next_offset: int, log_start: int, log_end: int, acknowledged: int, rule: Rule
+        self,
+        held: dict[int, PieceRecords],
+        next_offset: int,
+        log_start: int,
+        log_end: int,
+        acknowledged: int,
+        rule: Rule,
     ) -> ev.PiecesRead:
         self._held = held
         return ev.PiecesRead(
@@ -269,7 +276,7 @@ class Forwarder:
     async def _send(self, parcel: ev.Parcel) -> ev.Event:
         machine = self.machine
         place = self._source.place
-        rule = self._owner.rule(machine.note.rule)
+        rule = self._owner.rule(machine.progress.rule)
         trouble: Trouble | None = None
         try:
             batch = encode(
@@ -277,7 +284,7 @@ class Forwarder:
                 parcel,
                 rule,
                 (place.topic, place.partition),
-                machine.note.producer_id,
+                machine.progress.producer_id,
                 self._owner.day_ms(),
             )
             to = Place(parcel.route[0], parcel.topic_id, parcel.partition)

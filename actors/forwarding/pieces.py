@@ -13,7 +13,7 @@ from typing import Any, Final
 from raylog.base.errors import RaylogError
 from raylog.core.dead_letters import Cause, Header, Reason, cause_of, dead_headers, without_cause
 from raylog.core.forwarding.events import Parcel, Piece
-from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
 from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope
 from raylog.core.scheduling.envelope import without as without_envelope
@@ -31,7 +31,7 @@ Aborted = Sequence[Any]
 
 
 @dataclass(slots=True)
-class Held:
+class PieceRecords:
     """The records of a piece, in memory."""
 
     piece: Piece
@@ -51,13 +51,13 @@ def cut(
     rule: Rule,
     due_ms: Callable[[int], int],
     rows_max: int,
-) -> tuple[list[Held], int]:
+) -> tuple[list[PieceRecords], int]:
     """Return the pieces of batches from an offset on, and the offset behind the last complete batch.
 
     ``aborted``: transactions whose records are not forwarded. ``due_ms``: returns when a record with a timestamp may be
     forwarded. ``rows_max``: most records of a piece. Raises CorruptBatch.
     """
-    found: list[Held] = []
+    found: list[PieceRecords] = []
     next_offset = offset
     for position, header in committed_batches(records, aborted):
         next_offset = max(next_offset, header.next_offset)
@@ -75,14 +75,14 @@ def cut(
     return found, next_offset
 
 
-def _unreadable(header: BatchHeader, rule: Rule, due_ms: Callable[[int], int], damage: RaylogError) -> Held:
+def _unreadable(header: BatchHeader, rule: Rule, due_ms: Callable[[int], int], damage: RaylogError) -> PieceRecords:
     """Return the piece of a batch that cannot be decoded; if its records expire, one dead letter names the batch."""
     first, stamp_ms = header.base_offset, header.max_timestamp
     parts = ((UNDELIVERABLE, (first,)),) if isinstance(rule, ExpiryRule) else ()
     piece = Piece(first, header.next_offset, due_ms(stamp_ms), parts)
     columns = Columns([first], [stamp_ms], None, None, None)
     text = f"The batch with the offsets {first} to {header.next_offset - 1} cannot be opened: {damage}"
-    return Held(piece, columns, 0, {first: 0}, text)
+    return PieceRecords(piece, columns, 0, {first: 0}, text)
 
 
 def committed_batches(records: bytes, aborted: Aborted) -> Iterator[tuple[int, BatchHeader]]:
@@ -108,7 +108,7 @@ def _pieces(
     rule: Rule,
     due_ms: Callable[[int], int],
     rows_max: int,
-) -> Iterator[Held]:
+) -> Iterator[PieceRecords]:
     first_row, size = 0, 0
     offsets, rows = columns.offsets, len(columns.timestamps)
     begin = header.base_offset
@@ -129,7 +129,7 @@ def _held(
     partition: int,
     rule: Rule,
     due_ms: Callable[[int], int],
-) -> Held:
+) -> PieceRecords:
     parts: dict[Route, list[int]] = {}
     latest_ms, skipped = 0, -1
     for row in rows:
@@ -144,7 +144,9 @@ def _held(
             parts.setdefault(route, []).append(columns.offsets[row])
             latest_ms = max(latest_ms, due_ms(columns.timestamps[row]))
     piece = Piece(*span, latest_ms, tuple((route, tuple(offsets)) for route, offsets in parts.items()), skipped)
-    return Held(piece, columns, header.compression, {columns.offsets[row]: row for row in rows} if parts else {})
+    return PieceRecords(
+        piece, columns, header.compression, {columns.offsets[row]: row for row in rows} if parts else {}
+    )
 
 
 def _size(columns: Columns, row: int) -> int:
@@ -156,7 +158,9 @@ def _at(column: Sequence[Any] | None, row: int) -> Any:
     return None if column is None else column[row]
 
 
-def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], producer_id: int, now_ms: int) -> bytes:
+def encode(
+    held: PieceRecords, parcel: Parcel, rule: Rule, source: tuple[str, int], producer_id: int, now_ms: int
+) -> bytes:
     """Return the encoded batch of a parcel. ``source``: topic and partition that the records come from."""
     columns = held.columns
     rows = [held.at[offset] for offset in parcel.offsets]
@@ -184,7 +188,7 @@ def encode(held: Held, parcel: Parcel, rule: Rule, source: tuple[str, int], prod
     )
 
 
-def _headers(held: Held, row: int, rule: Rule, place: tuple[str, int, int], parcel: Parcel) -> list[Header]:
+def _headers(held: PieceRecords, row: int, rule: Rule, place: tuple[str, int, int], parcel: Parcel) -> list[Header]:
     """Return the headers of a record in a parcel. ``place``: topic, partition and offset in the source."""
     topic, partition, offset = place
     columns, is_refused = held.columns, offset in parcel.refused

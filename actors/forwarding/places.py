@@ -14,7 +14,7 @@ from raylog.actors.roles.host import RoleHost
 from raylog.base.errors import LeaderNotAvailable, UnknownTopicOrPartition
 from raylog.base.ids import EARLIEST, LATEST
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC
-from raylog.core.forwarding.note import Route
+from raylog.core.forwarding.progress import Route
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.replica import LIST_OFFSETS, FetchReply, ListOffsetsRequest
 

@@ -13,13 +13,13 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from raylog.actors.forwarding.forwarder import Forwarder
-from raylog.actors.forwarding.notes import decode_note, encode_note
 from raylog.actors.forwarding.places import OtherSource, Place
+from raylog.actors.forwarding.progress import decode_progress, encode_progress
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.base.errors import UnknownTopicOrPartition
 from raylog.core.forwarding.machine import ForwarderSettings
-from raylog.core.forwarding.note import Note
+from raylog.core.forwarding.progress import Progress
 from raylog.core.forwarding.redrives import CANCELLING, Outcome, Redrive
 from raylog.core.forwarding.rules import RedriveRule
 from raylog.core.forwarding.states import state_name
@@ -46,23 +46,23 @@ class States(Protocol):
         """Note how a redrive has ended in one partition."""
 
 
-class OwnNotes:
-    """The notes of a forwarder that runs beside the role that stores them."""
+class LocalProgress:
+    """The progress of a forwarder that runs beside the role that stores it."""
 
     def __init__(self, states: States, name: str) -> None:
         """``name``: the name of the forwarder."""
         self._states = states
         self._name = name
 
-    async def load(self) -> Note | None:
-        """Return the note that was stored last."""
+    async def load(self) -> Progress | None:
+        """Return the progress that was stored last."""
         request = LoadForwarderRequest("", -1, -1, self._name, OWNER_EPOCH)
         reply = LoadForwarderReply(*await self._states.call(request))
-        return decode_note(reply.note) if reply.note else None
+        return decode_progress(reply.progress) if reply.progress else None
 
-    async def save(self, note: Note) -> None:
-        """Store the note."""
-        await self._states.call(SaveForwarderRequest("", -1, -1, self._name, OWNER_EPOCH, encode_note(note)))
+    async def save(self, progress: Progress) -> None:
+        """Store the progress."""
+        await self._states.call(SaveForwarderRequest("", -1, -1, self._name, OWNER_EPOCH, encode_progress(progress)))
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ class _Owner:
             self._known_ms = self._host.now_ms()
 
     def rule(self, text: str | None) -> RedriveRule:
-        """Return the rule; a rule in a note keeps its number of partitions, so that decisions stay the same."""
+        """Return the rule; a stored rule keeps its number of partitions, so that decisions stay the same."""
         return replace(self._rule, partitions=RedriveRule.of_text(text).partitions) if text else self._rule
 
     def due_ms(self, timestamp_ms: int) -> int:
@@ -182,7 +182,7 @@ class Redrives:
                 host,
                 f"redrive {redrive.number} of {redrive.topic}-{number}",
                 source=OtherSource(host, Place(redrive.topic, redrive.topic_id, number)),
-                notes=OwnNotes(self._states, name),
+                store=LocalProgress(self._states, name),
                 owner=_PartitionOwner(owner, redrive.sent_below_of(number)),
                 settings=ForwarderSettings(end=span.end, rate=redrive.rate),
                 start=partial(_given, span.start),
@@ -195,8 +195,8 @@ class Redrives:
         await owner.ready()
         forwarder = run.forwarders[partition]
         await forwarder.run()
-        note = forwarder.machine.note
-        run.outcomes[partition] = Outcome(note.position, note.sent, note.skipped)
+        progress = forwarder.machine.progress
+        run.outcomes[partition] = Outcome(progress.position, progress.sent, progress.skipped)
         self._states.redriven(redrive, partition, run.outcomes[partition])
 
     def stop(self, redrive: int) -> None:
@@ -216,10 +216,10 @@ class Redrives:
     def progress(self) -> Mapping[tuple[int, int], tuple[int, int]]:
         """Return position and number of sent records of those that run, by redrive and partition."""
         return {
-            (redrive, partition): (forwarder.machine.note.position, forwarder.machine.note.sent)
+            (redrive, partition): (forwarder.machine.progress.position, forwarder.machine.progress.sent)
             for redrive, run in self._runs.items()
             for partition, forwarder in run.forwarders.items()
-            if forwarder.machine.note.producer_id >= 0
+            if forwarder.machine.progress.producer_id >= 0
         }
 
     def holding(self) -> frozenset[int]:

@@ -7,9 +7,9 @@ import logging
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import create_as_source, source_of
 from raylog.actors.queues.letters import LIMIT, PAUSE_MAX_S, PAUSE_S, limit_for_copies
+from raylog.actors.queues.reading import BODY_TOO_LARGE, Body, RecordReader
 from raylog.actors.roles.host import RoleHost
 from raylog.base.errors import (
     DuplicateSequence,
@@ -23,7 +23,7 @@ from raylog.core.dead_letters import Header
 from raylog.core.forwarding.sizes import BATCH_BYTES, RECORD_BYTES, Room, size_of
 from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, retry_topic, timestamp_header, without
+from raylog.core.queues.origins import OF, Origin, own_timestamp, retry_topic, timestamp_header, without
 from raylog.core.queues.policy import DEFAULTS
 from raylog.core.queues.records import LetterBox
 from raylog.core.scheduling import envelope
@@ -63,10 +63,10 @@ class _NotTaken(Exception):
 class CopySender:
     """Sends the copies of one partition's queues."""
 
-    def __init__(self, host: RoleHost, bodies: Bodies) -> None:
-        """``bodies``: reads the records."""
+    def __init__(self, host: RoleHost, records: RecordReader) -> None:
+        """``records``: reads the records."""
         self._host = host
-        self._bodies = bodies
+        self._records = records
 
     async def find(self, topic: str) -> ev.LetterBoxFound:
         """Return the partition of ``__scheduled`` for copies; the topic is created on first use."""
@@ -110,7 +110,7 @@ class CopySender:
         lost: list[tuple[int, str]] = []
         room = Room(None if effect.is_again else BATCH_BYTES)
         for letter in effect.letters:
-            body, why = await self._bodies.body(letter.offset)
+            body, why = await self._records.body(letter.offset)
             if body is None:
                 lost.append((letter.offset, why))
             elif not room.takes(size_of(body.key, body.value, body.headers) + RECORD_BYTES):

@@ -7,8 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, Protocol
 
-from raylog.actors.queues.bodies import BODY_TOO_LARGE, Bodies, Body
 from raylog.actors.queues.created import CLUSTER_DEFAULT, create_as_source, source_of
+from raylog.actors.queues.reading import BODY_TOO_LARGE, Body, RecordReader
 from raylog.actors.roles.host import RoleHost
 from raylog.base.errors import (
     DuplicateSequence,
@@ -22,7 +22,7 @@ from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Cause, Header, Reason,
 from raylog.core.forwarding.sizes import BATCH_BYTES, ROOM_BYTES, Room, size_of
 from raylog.core.lane import Trouble, split_at, trouble_of
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import OF, Origin, own_timestamp, without
+from raylog.core.queues.origins import OF, Origin, own_timestamp, without
 from raylog.core.queues.records import LetterBox
 from raylog.storage.batch.header import LASTING_PRODUCERS, PLAIN
 from raylog.storage.batch.records import BatchMeta, encode_batch
@@ -91,10 +91,10 @@ class _Letter:
 class LetterSender:
     """Sends the dead letters of one partition's queues."""
 
-    def __init__(self, host: RoleHost, bodies: Bodies, day_ms: Callable[[], Awaitable[int]]) -> None:
-        """``bodies`` reads the records; ``day_ms`` returns the time of day on which most brokers agree."""
+    def __init__(self, host: RoleHost, records: RecordReader, day_ms: Callable[[], Awaitable[int]]) -> None:
+        """``records`` reads the records; ``day_ms`` returns the time of day on which most brokers agree."""
         self._host = host
-        self._bodies = bodies
+        self._records = records
         self._day_ms = day_ms
         self._limits: dict[str, tuple[int, int]] = {}
         """By topic id: the largest batch in bytes, and when it was looked up (`now_ms`)."""
@@ -255,7 +255,7 @@ class LetterSender:
         room = Room(None if effect.is_again else await self._bytes_max(effect.box))
         without_body = 0
         for letter in effect.letters:
-            body, why = await self._bodies.body(letter.offset) if letter.keeps_body else (None, BODY_TOO_LARGE)
+            body, why = await self._records.body(letter.offset) if letter.keeps_body else (None, BODY_TOO_LARGE)
             made = self._letter(group, effect, letter, body, why)
             if not room.takes(made.size):
                 break

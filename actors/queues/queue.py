@@ -1,7 +1,7 @@
-"""One queue at its leader: its state machine's runner, the waiting fetches, and the changes on their way to the keeper.
+"""One queue at its leader: its state machine's runner, the waiting fetches, and the changes that are being stored.
 
 Owned by the queues role (``role.py``). One task serves fetches in the order of their arrival. Another one stores
-changes: those made while a call to the keeper is open go together into the next call.
+changes: those made while one call is open go together into the next call.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender, sent_at_last
 from raylog.actors.queues.reading import LogReader
-from raylog.actors.queues.store import FENCED, ShareStates
+from raylog.actors.queues.store import FENCED, ShareStateClient
 from raylog.actors.request_table import RequestTable
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.runner import Runner
@@ -25,6 +25,7 @@ from raylog.core.decision import Refuse, Reply
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, joined, range_bytes
+from raylog.core.received import Received
 from raylog.protocol import queues as wire
 from raylog.protocol.message import WAIT_MS_MAX
 from raylog.rpc import Request
@@ -57,7 +58,7 @@ class Queue:
         group: str,
         host: RoleHost,
         reader: LogReader,
-        states: ShareStates,
+        states: ShareStateClient,
         letters: LetterSender,
         copies: CopySender,
         *,
@@ -179,11 +180,10 @@ class Queue:
         number = self._requests.remember(request)
         self._feed(
             ev.Opened(
-                cause="open",
-                now_ms=self._host.now_ms(),
+                message=args,
+                cause=wire.QUEUE_OPEN.name,
                 request=number,
-                member=member,
-                settings=dict(args.settings),
+                now_ms=self._host.now_ms(),
                 log_start=self._reader.log_start,
                 readable_end=self._reader.readable_end,
             )
@@ -212,16 +212,8 @@ class Queue:
     def acknowledge(self, request: Request, args: wire.QueueAcknowledgeRequest) -> None:
         """Apply a member's verdicts; the reply is sent when they are stored."""
         number = self._requests.remember(request)
-        verdicts = [ev.Verdict(*_fields(row)) for row in args.verdicts]
-        self._feed(
-            ev.Acknowledged(
-                cause="acknowledge",
-                now_ms=self._host.now_ms(),
-                request=number,
-                member=args.member_id,
-                verdicts=verdicts,
-            )
-        )
+        cause = wire.QUEUE_ACKNOWLEDGE.name
+        self._feed(Received(message=args, cause=cause, request=number, now_ms=self._host.now_ms()))
 
     def leave(self, member: str) -> None:
         """Remove a member."""
@@ -229,16 +221,23 @@ class Queue:
         self._answer_member(member)
         self._feed(ev.MemberLeft(cause="leave", now_ms=self._host.now_ms(), member=member))
 
-    def reset(self, request: Request, offset: int) -> None:
+    def reset(self, request: Request, args: wire.QueueResetRequest) -> None:
         """Continue at another offset; the reply is sent when that is stored."""
         number = self._requests.remember(request)
-        self._feed(ev.Reset(cause="reset", now_ms=self._host.now_ms(), request=number, offset=offset))
+        self._feed(
+            ev.Reset(
+                message=args,
+                cause=wire.QUEUE_RESET.name,
+                request=number,
+                now_ms=self._host.now_ms(),
+                log_start=self._reader.log_start,
+                readable_end=self._reader.readable_end,
+            )
+        )
 
-    def peek(self, first: int, limit: int) -> wire.QueuePeekReply:
+    def peek(self, first: int, limit: int) -> list[wire.QueuePeeked]:
         """Return the states of up to ``limit`` ranges of records, from the offset ``first`` on."""
-        machine = self.machine
-        rows = [] if machine is None else machine.peek(first, limit, self._host.now_ms())
-        return wire.QueuePeekReply([wire.QueuePeeked(*row) for row in rows])
+        return [] if self.machine is None else self.machine.peek(first, limit, self._host.now_ms())
 
     def describe(self) -> wire.QueueDescribeReply:
         """Return the queue's members, settings, counters and numbers of records. Raises NotLeaderOrFollower."""
@@ -254,9 +253,9 @@ class Queue:
             states=machine.census(),
             settings=dict(machine.settings),
             counters=dict(machine.counters),
-            hottest_key_records=0 if machine.lanes is None else machine.lanes.hottest(),
+            hottest_key_records=0 if machine.key_queues is None else machine.key_queues.hottest(),
             dead_letter_topic=machine.policy.dead_letter_topic,
-            oldest=self.peek(machine.book.start, 1).ranges,
+            oldest=self.peek(machine.book.start, 1),
         )
 
     def _answer_member(self, member: str) -> None:
@@ -335,13 +334,12 @@ class Queue:
         end = chunk.end_within(first, args.max_bytes)
         number = self._requests.remember(fetch.request)
         take = ev.Take(
-            cause="fetch",
-            now_ms=self._host.now_ms(),
+            message=args,
+            cause=wire.QUEUE_FETCH.name,
             request=number,
-            member=args.member_id,
+            now_ms=self._host.now_ms(),
             first=first,
             end=end,
-            max_records=args.max_records,
             gaps=chunk.gaps(first, end),
         )
         hand = self._handed(take)
@@ -355,10 +353,9 @@ class Queue:
         self._parked.popleft()
         if fetch.timer is not None:
             fetch.timer.cancel()
-        ranges = [wire.QueueRange(*row) for row in hand.ranges]
-        payload, _ = chunk.cut(hand.ranges[0][0], hand.ranges[-1][1], len(chunk.payload))
+        payload, _ = chunk.cut(hand.ranges[0].first, hand.ranges[-1].end, len(chunk.payload))
         waited_ms = max(0, take.now_ms - fetch.came_ms - 1)  # -1: both times are rounded down
-        fetch.request.reply(wire.QueueFetchReply(ranges, hand.lock_ms, waited_ms), payload)
+        fetch.request.reply(wire.QueueFetchReply(hand.ranges, hand.lock_ms, waited_ms), payload)
         return True
 
     def _is_next_elsewhere(self, first: int) -> bool:
@@ -380,7 +377,7 @@ class Queue:
             return False
         if chunk is None:
             return self._log_start_moved(machine)
-        keys = chunk.keys(scan) if machine.lanes is not None else ()
+        keys = chunk.keys(scan) if machine.key_queues is not None else ()
         tries = chunk.earlier_tries(scan) if machine.is_retry_topic else ()
         end = max(chunk.end, scan + 1)
         self._feed(ev.Scanned(cause="scan", now_ms=self._host.now_ms(), first=scan, end=end, keys=keys, tries=tries))
@@ -503,7 +500,3 @@ class Queue:
         """
         logger.error("%s, queue of group %r: %s", self._host.partition, self.group, reason)
         asyncio.get_running_loop().call_soon(self._on_over, self, "a defect, see the log of its leader")
-
-
-def _fields(row: wire.QueueVerdict) -> tuple[Any, ...]:
-    return row.first, row.end, row.kind, row.count, row.delay_ms, row.message, row.lease

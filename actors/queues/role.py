@@ -7,12 +7,11 @@ import logging
 from typing import Any, ClassVar, Final
 
 from raylog.actors.answering import answering, spoiled
-from raylog.actors.queues.bodies import Bodies
 from raylog.actors.queues.copies import CopySender
 from raylog.actors.queues.letters import LetterSender
 from raylog.actors.queues.queue import Queue
-from raylog.actors.queues.reading import LogReader
-from raylog.actors.queues.store import ShareStates
+from raylog.actors.queues.reading import LogReader, RecordReader
+from raylog.actors.queues.store import ShareStateClient
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
@@ -23,8 +22,7 @@ from raylog.base.errors import (
     RaylogError,
     UnknownMemberId,
 )
-from raylog.base.ids import EARLIEST, LATEST
-from raylog.core.forwarding.queued import check_queue
+from raylog.core.forwarding.settings import check_queue
 from raylog.protocol import queues as wire
 from raylog.protocol.message import Message
 from raylog.rpc import Request
@@ -39,17 +37,7 @@ class QueuesRole(Role):
     """All queues of one partition in one leader epoch; each is loaded with the first request for it."""
 
     kind = "queues"
-    requests: ClassVar[frozenset[type[Message]]] = frozenset(
-        {
-            wire.QueueOpenRequest,
-            wire.QueueFetchRequest,
-            wire.QueueAcknowledgeRequest,
-            wire.QueueLeaveRequest,
-            wire.QueueDescribeRequest,
-            wire.QueuePeekRequest,
-            wire.QueueResetRequest,
-        }
-    )
+    requests: ClassVar[frozenset[type[Message]]] = frozenset(method.request for method in wire.QUEUE_METHODS)
 
     def __init__(self, host: RoleHost) -> None:
         super().__init__(host)
@@ -57,11 +45,11 @@ class QueuesRole(Role):
         """The queues that serve, by group."""
         self._loading: dict[str, list[tuple[Request, Any]]] = {}
         """The requests for queues that are being loaded, by group."""
-        self._states = ShareStates(host)
+        self._states = ShareStateClient(host)
         self._reader = LogReader(host, self._more)
-        bodies = Bodies(host, self._reader)
-        self._letters = LetterSender(host, bodies, self._wall_ms)
-        self._copies = CopySender(host, bodies)
+        records = RecordReader(host, self._reader)
+        self._letters = LetterSender(host, records, self._wall_ms)
+        self._copies = CopySender(host, records)
         self._clock: TimeOfDay | None = None
         self._clock_lock = asyncio.Lock()
 
@@ -192,16 +180,13 @@ class QueuesRole(Role):
             case wire.QueueDescribeRequest():
                 request.reply(queue.describe())
             case wire.QueuePeekRequest():
-                request.reply(queue.peek(args.first, args.limit))
+                request.reply(wire.QueuePeekReply(queue.peek(args.first, args.limit)))
             case _:
-                self.host.spawn(answering(self._reset(queue, request, args.offset), request), "queue reset")
+                self.host.spawn(answering(self._reset(queue, request, args), request), "queue reset")
 
-    async def _reset(self, queue: Queue, request: Request, offset: int) -> None:
+    async def _reset(self, queue: Queue, request: Request, args: wire.QueueResetRequest) -> None:
         await self._reader.begin()
-        reader = self._reader
-        if offset in (EARLIEST, LATEST):
-            offset = reader.log_start if offset == EARLIEST else reader.readable_end
-        queue.reset(request, max(reader.log_start, min(offset, reader.readable_end)))
+        queue.reset(request, args)
 
     def _over(self, queue: Queue, reason: str) -> None:
         logger.warning("%s: the queue of group %s ends: %s", self.host.partition, queue.group, reason)

@@ -1,4 +1,4 @@
-"""Reads and stores the states of queues: calls to the keeper of ``__share_state``, repeated until it has answered."""
+"""Reads and stores the states of queues: calls to the leader of ``__share_state``, repeated until it has answered."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from raylog.base.errors import (
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.queues.records import QueueChange
 from raylog.protocol.admin import EnsureInternalTopicReply
+from raylog.protocol.message import read
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.queues import (
     READ_SHARE_STATE,
@@ -41,8 +42,8 @@ class _Place:
     partition: int
 
 
-class ShareStates:
-    """The client of the keeper for all queues of one partition."""
+class ShareStateClient:
+    """Reads and stores the states of all queues of one partition, at the leader of ``__share_state``."""
 
     def __init__(self, host: RoleHost) -> None:
         self._host = host
@@ -52,7 +53,7 @@ class ShareStates:
     async def read(self, group: str) -> tuple[int, QueueChange, bool]:
         """Return a queue's state epoch, its state, and whether its partition was added after the group began the topic.
 
-        The keeper increases the state epoch, which fences an earlier load of the queue. Raises FencedLeaderEpoch.
+        That increases the state epoch, which fences an earlier load of the queue. Raises FencedLeaderEpoch.
         """
         host = self._host
         row = (await host.metadata([host.partition.topic])).topics[0]
@@ -74,7 +75,7 @@ class ShareStates:
             )
 
         reply = await self._call(group, READ_SHARE_STATE, request)
-        return reply.state_epoch, QueueChange.from_wire(reply.state), reply.is_later
+        return reply.state_epoch, read(QueueChange, reply.state, "The state of a queue"), reply.is_later
 
     async def write(self, group: str, state_epoch: int, version: int, change: QueueChange) -> None:
         """Store a change; returns when it is committed. Raises FencedStateEpoch after another load of the queue."""
@@ -99,7 +100,7 @@ class ShareStates:
     async def _call(
         self, group: str, method: Method[RequestT, ReplyT], request: Callable[[_Place, int], RequestT]
     ) -> ReplyT:
-        """Call until there is an answer. The keeper ignores a repeated change, because changes are numbered."""
+        """Call until there is an answer. A repeated change is ignored, because changes are numbered."""
         pause_s = PAUSE_S
         while True:
             try:

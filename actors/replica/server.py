@@ -53,7 +53,7 @@ from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId,
 from raylog.base.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.config import TopicConfig
 from raylog.core.partition import PartitionState
-from raylog.core.queues.archiving.origins import OF as RETRY_OF
+from raylog.core.queues.origins import OF as RETRY_OF
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.protocol.broker import METADATA, MetadataRequest

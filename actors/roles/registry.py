@@ -17,11 +17,11 @@ def roles_of(topic: str) -> tuple[type[Role], ...]:
 
         return (SchedulerRole,)
     if topic == SHARE_STATE_TOPIC:
-        from raylog.actors.queues.keeper import ShareStateRole
+        from raylog.actors.queues.share_states import ShareStateRole
 
         return (ShareStateRole,)
     if topic == FORWARDING_TOPIC:
-        from raylog.actors.forwarding.keeper import ForwarderStateRole
+        from raylog.actors.forwarding.forwarder_states import ForwarderStateRole
 
         return (ForwarderStateRole,)
     if topic.startswith(INTERNAL_PREFIX) and topic != UNDELIVERABLE_TOPIC:

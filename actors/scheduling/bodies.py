@@ -17,8 +17,8 @@ from raylog.actors.scheduling.rows import Copy, copies_of
 from raylog.base.errors import InvalidRecord
 from raylog.core.dead_letters import Cause, Reason, dead_headers
 from raylog.core.lane import SEQUENCES
-from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
-from raylog.core.queues.archiving.origins import without as without_origin
+from raylog.core.queues.origins import PREFIX, Origin, own_timestamp
+from raylog.core.queues.origins import without as without_origin
 from raylog.core.scheduling.envelope import OWN_HEADERS, SENT_HEADER, Envelope, Header, without
 from raylog.core.scheduling.keys import due_at, due_of, offset_of
 from raylog.core.scheduling.rows import Batch, Relocated

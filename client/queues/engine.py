@@ -28,7 +28,7 @@ from raylog.client.serializers import deserializer
 from raylog.client.tasks import Ending, LastingTask, outcomes, side_by_side
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.origins import retry_topic
+from raylog.core.queues.origins import retry_topic
 
 logger = logging.getLogger(__name__)
 

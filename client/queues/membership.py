@@ -29,7 +29,7 @@ from raylog.client.cluster.failures import Backoff
 from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.spreading import spread
 from raylog.client.tasks import LastingTask
-from raylog.core.queues.archiving.origins import retry_topic
+from raylog.core.queues.origins import retry_topic
 from raylog.protocol.groups import (
     HEARTBEAT,
     JOIN_GROUP,

@@ -13,7 +13,7 @@ from raylog.client.queues.config import milliseconds
 from raylog.client.types import Header, Record
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX
-from raylog.core.queues.archiving.origins import PREFIX, Origin, own_timestamp
+from raylog.core.queues.origins import PREFIX, Origin, own_timestamp
 from raylog.core.queues.states import shortened
 
 _DURATION: Final = re.compile(r"\d+(?:\.\d+)?\s*(?:ms|s|m|h|d)")

@@ -9,8 +9,8 @@ from typing import Final
 
 from raylog.core.configuration.config_key import ConfigKey, int_key
 from raylog.core.queues import policy
-from raylog.core.queues.archiving.origins import OF
 from raylog.core.queues.durations import Backoff
+from raylog.core.queues.origins import OF
 
 QUEUE_KEYS: Final = (
     int_key(policy.ACQUIRED, 2_000, 1, "Most records of a queue that are locked at a time, in a partition.", 100_000),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raylog.core.forwarding.note import Note, Route
+from raylog.core.forwarding.progress import Progress, Route
 from raylog.core.lane import Trouble
 
 
@@ -55,10 +55,10 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The last stored note, or a first one, which begins where the owner says."""
+    """The stored progress, or a first one, which begins where the owner says."""
 
     now_ms: int
-    note: Note
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +91,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """The note of the last :class:`Save` is stored."""
+    """The progress of the last :class:`Save` is stored."""
 
     now_ms: int
 
@@ -157,9 +157,9 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Store the note; :class:`Saved` follows, and only then are its parcels sent."""
+    """Store the progress; :class:`Saved` follows, and only then are its parcels sent."""
 
-    note: Note
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Everything up to the end has arrived, or the forwarder was stopped; the note is stored."""
+    """Everything up to the end has arrived, or the forwarder was stopped; the progress is stored."""
 
     was_stopped: bool
 

@@ -1,23 +1,32 @@
 """The forwarder of one partition: decides what goes where next, stores that, and sends it until it has arrived. Pure.
 
-A turn: read pieces, find their targets, store a note with the decision, send its parcels. The note of the next turn
-also states that this turn is done, so a turn costs one stored note. After a crash a successor reads the note and sends
-the same parcels again: their targets recognise producer id and sequences, and store each parcel once
+A turn: read pieces, find their targets, store the progress with the decision, send its parcels. The progress of the
+next turn also states that this turn is done, so a turn stores once. After a crash a successor reads the progress and
+sends the same parcels again: their targets recognise producer id and sequences, and store each parcel once
 (``raylog.core.lane``). One parcel for each target is under way at a time.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
 from raylog.base.invariants import require
 from raylog.core.forwarding import events as ev
-from raylog.core.forwarding.note import TURN_BYTES_MAX, UNDELIVERABLE, Again, Note, Route, RouteState, routes_bytes
 from raylog.core.forwarding.plan import after, parcels_of, routes_of
+from raylog.core.forwarding.progress import (
+    TURN_BYTES_MAX,
+    UNDELIVERABLE,
+    Again,
+    Progress,
+    Route,
+    RouteState,
+    routes_bytes,
+)
 from raylog.core.lane import BATCHES_MAX, Lane, Remedy, Trouble, split_at
 from raylog.core.outbox import Outbox
+from raylog.protocol.message import replace
 
 PIECES_MAX: Final = BATCHES_MAX
 """Most pieces with records in a turn, so most parcels for one target."""
@@ -53,15 +62,15 @@ class Stage(StrEnum):
 class ForwarderMachine:
     """One forwarder, at one owner.
 
-    Invariant: nothing is sent that the stored note does not decide.
+    Invariant: nothing is sent that the stored progress does not decide.
     """
 
     def __init__(self, settings: ForwarderSettings) -> None:
         """Begin; nothing is done before :class:`~raylog.core.forwarding.events.Loaded`."""
         self.settings = settings
         self.stage = Stage.LOADING
-        self.note = Note(producer_id=-1, position=0, decided_end=0)
-        """The note as it is now; the stored one is ``_saved``."""
+        self.progress = Progress(producer_id=-1, position=0, decided_end=0)
+        """The progress as it is now; the stored one is ``_saved``."""
         self.stop_requested = False
         self.is_holding = False
         """Whether a target did not take a parcel in this turn, and is tried again."""
@@ -73,7 +82,7 @@ class ForwarderMachine:
         self._next_offset = 0
         self._acknowledged = 0
         self._rule = ""
-        self._saved = self.note
+        self._saved = self.progress
         self._needs_producer = False
         """Whether the routes begin again under another producer id, which has yet to be resolved."""
         self._due_ms: int | None = None
@@ -118,7 +127,7 @@ class ForwarderMachine:
     @property
     def is_undecided(self) -> bool:
         """Whether it is reading, and everything that it did is stored."""
-        return self.stage is Stage.READING and self.note == self._saved
+        return self.stage is Stage.READING and self.progress == self._saved
 
     def _stop(self) -> None:
         self.stop_requested = True
@@ -131,31 +140,31 @@ class ForwarderMachine:
 
     def _loaded(self, event: ev.Loaded) -> None:
         require(self.stage is Stage.LOADING, "a forwarder is loaded once")
-        self.note = self._saved = event.note
-        self._next_offset = event.note.position
+        self.progress = self._saved = event.progress
+        self._next_offset = event.progress.position
         self._look(waits=False)
 
     def _look(self, *, waits: bool) -> None:
         """Read the source from the position on."""
         self.stage = Stage.READING
-        note = self.note
-        rule = note.rule if note.decided_end > note.position else None
-        self._out.now.append(ev.Read(note.position, note.decided_end, waits, rule))
+        progress = self.progress
+        rule = progress.rule if progress.decided_end > progress.position else None
+        self._out.now.append(ev.Read(progress.position, progress.decided_end, waits, rule))
 
     def _read(self, event: ev.PiecesRead) -> None:
         if self.stage is not Stage.READING:
             return  # the forwarder was stopped meanwhile
-        note = self.note
-        is_decided = note.decided_end > note.position
-        if event.log_end < note.decided_end:
-            self._begin_again(min(note.position, event.log_end))
-        elif event.log_start > note.position and is_decided:
+        progress = self.progress
+        is_decided = progress.decided_end > progress.position
+        if event.log_end < progress.decided_end:
+            self._begin_again(min(progress.position, event.log_end))
+        elif event.log_start > progress.position and is_decided:
             self._begin_again(event.log_start)
-        elif event.log_start > note.position:
-            self.note = replace(note, position=event.log_start, decided_end=event.log_start)
-        self._pieces = tuple(piece for piece in event.pieces if piece.end > self.note.position)
+        elif event.log_start > progress.position:
+            self.progress = replace(progress, position=event.log_start, decided_end=event.log_start)
+        self._pieces = tuple(piece for piece in event.pieces if piece.end > self.progress.position)
         self._next_offset, self._acknowledged, self._rule = event.next_offset, event.acknowledged, event.rule
-        if self.note.decided_end > self.note.position:
+        if self.progress.decided_end > self.progress.position:
             self._replay(event.now_ms)
         else:
             self._decide(event.now_ms)
@@ -165,12 +174,14 @@ class ForwarderMachine:
 
         Retention deleted the records, or an unclean leader election lost them.
         """
-        routes = tuple(_rebased(state) for state in self.note.routes)
-        self.note = replace(self.note, position=position, decided_end=position, routes=routes, lost=(), again=())
+        routes = tuple(_rebased(state) for state in self.progress.routes)
+        self.progress = replace(
+            self.progress, position=position, decided_end=position, routes=routes, lost=(), again=()
+        )
 
     def _replay(self, now_ms: int) -> None:
         """Send what an earlier owner decided again: all of its records have been read."""
-        require(self._next_offset >= self.note.decided_end, "a decision is read as a whole")
+        require(self._next_offset >= self.progress.decided_end, "a decision is read as a whole")
         self._send_all(now_ms)
 
     # ------------------------------------------------------------ deciding
@@ -181,7 +192,7 @@ class ForwarderMachine:
             self._end()
             return
         end = self.settings.end
-        ready = [piece for piece in self._pieces if piece.first >= self.note.position]
+        ready = [piece for piece in self._pieces if piece.first >= self.progress.position]
         if end is not None:
             ready = [piece for piece in ready if piece.first < end]
         taken = self._due(ready, now_ms)
@@ -191,7 +202,7 @@ class ForwarderMachine:
             self._wait(max(ready[0].due_ms, self._allowed_ms))
         else:
             self._pass_by(self._next_offset if end is None else min(end, self._next_offset))
-            if end is not None and self.note.position >= end:
+            if end is not None and self.progress.position >= end:
                 self._end()
             elif not self._rests():
                 self._look(waits=True)
@@ -207,7 +218,7 @@ class ForwarderMachine:
                     break
                 routes.update(route for route, _ in piece.parts)
                 if count and routes_bytes(routes) > TURN_BYTES_MAX:
-                    break  # the note of the decision would become too large
+                    break  # the progress would become too large
                 count += 1
             taken.append(piece)
         return taken
@@ -218,12 +229,12 @@ class ForwarderMachine:
 
     def _pass_by(self, offset: int) -> None:
         """Move the position over offsets that have nothing to send."""
-        if offset > self.note.position:
-            self.note = replace(self.note, position=offset, decided_end=offset, again=())
+        if offset > self.progress.position:
+            self.progress = replace(self.progress, position=offset, decided_end=offset, again=())
 
     def _rests(self) -> bool:
-        """Save the note before a pause; return whether there was something worth saving."""
-        before, now = self._saved, self.note
+        """Save the progress before a pause; return whether there was something worth saving."""
+        before, now = self._saved, self.progress
         is_near = before.decided_end == before.position and now.position - before.position < UNSAVED_MAX
         if is_near and replace(before, position=now.position, decided_end=now.decided_end) == now:
             return False
@@ -232,14 +243,14 @@ class ForwarderMachine:
 
     def _save(self) -> None:
         self.stage = Stage.SAVING
-        self._out.now.append(ev.Save(self.note))
+        self._out.now.append(ev.Save(self.progress))
 
     def _find_targets(self, taken: list[ev.Piece], now_ms: int) -> None:
         end = taken[-1].end
-        if self.note.skipped < 0:
+        if self.progress.skipped < 0:
             skipped = next((piece.skipped for piece in taken if piece.skipped >= 0), -1)
-            self.note = replace(self.note, skipped=skipped)
-        decided = replace(self.note, decided_end=end, skip_below=self._acknowledged, again=(), rule=self._rule)
+            self.progress = replace(self.progress, skipped=skipped)
+        decided = replace(self.progress, decided_end=end, skip_below=self._acknowledged, again=(), rule=self._rule)
         if not routes_of(decided, taken):
             self._pass_by(decided.decided_end)
             self._decide_on(now_ms)
@@ -247,22 +258,22 @@ class ForwarderMachine:
         if decided.is_worn:
             # Everything sent under the producer id has arrived, so no target has to recognise a repetition.
             decided, self._needs_producer = replace(decided, routes=()), True
-        self.note = decided
+        self.progress = decided
         self._resolve()
 
     def _decide_on(self, now_ms: int) -> None:
         """Decide about the remaining pieces, or read on."""
-        if any(piece.first >= self.note.position for piece in self._pieces):
+        if any(piece.first >= self.progress.position for piece in self._pieces):
             self._decide(now_ms)
-        elif self._next_offset > self.note.position or not self.stop_requested:
-            self._pass_by(self._next_offset if self.settings.end is None else self.note.position)
+        elif self._next_offset > self.progress.position or not self.stop_requested:
+            self._pass_by(self._next_offset if self.settings.end is None else self.progress.position)
             self._look(waits=False)
         else:
             self._end()
 
     def _resolve(self) -> None:
         """Request the decision's unknown targets; if all are known, store the decision."""
-        missing = {route for route in routes_of(self.note, self._pieces) if self.note.state_of(route) is None}
+        missing = {route for route in routes_of(self.progress, self._pieces) if self.progress.state_of(route) is None}
         if missing:
             self.stage = Stage.RESOLVING
             self._out.now.append(ev.Resolve(tuple(sorted(missing)), self._needs_producer))
@@ -272,16 +283,16 @@ class ForwarderMachine:
     def _resolved(self, event: ev.Resolved) -> None:
         if self.stage is not Stage.RESOLVING:
             return
-        note = self.note
+        progress = self.progress
         if self._needs_producer and event.producer_id >= 0:
-            note, self._needs_producer = replace(note, producer_id=event.producer_id), False
-        there = {route: RouteState(route, topic_id, number) for route, topic_id, number in event.found if topic_id}
+            progress, self._needs_producer = replace(progress, producer_id=event.producer_id), False
+        there = {route: RouteState(*route, topic_id, number) for route, topic_id, number in event.found if topic_id}
         lost = [route for route, topic_id, _ in event.found if not topic_id and route != UNDELIVERABLE]
-        known = {state.route for state in note.routes}
-        self.note = replace(
-            note,
-            routes=note.routes + tuple(state for route, state in there.items() if route not in known),
-            lost=note.lost + tuple(route for route in lost if route not in note.lost),
+        known = {state.route for state in progress.routes}
+        self.progress = replace(
+            progress,
+            routes=progress.routes + tuple(state for route, state in there.items() if route not in known),
+            lost=progress.lost + tuple(route for route in lost if route not in progress.lost),
         )
         self._resolve()
 
@@ -289,17 +300,17 @@ class ForwarderMachine:
 
     def _is_saved(self, now_ms: int) -> None:
         require(self.stage is Stage.SAVING, "only what was to be stored is stored")
-        self._saved = self.note
-        if self.note.decided_end > self.note.position:
+        self._saved = self.progress
+        if self.progress.decided_end > self.progress.position:
             self._send_all(now_ms)
-        elif self.stop_requested or (self.settings.end is not None and self.note.position >= self.settings.end):
+        elif self.stop_requested or (self.settings.end is not None and self.progress.position >= self.settings.end):
             self._end()
         else:
             self._decide_on(now_ms)
 
     def _send_all(self, now_ms: int) -> None:
         self.stage, self._lanes, self._later = Stage.SENDING, {}, {}
-        for parcel in parcels_of(self.note, self._pieces):
+        for parcel in parcels_of(self.progress, self._pieces):
             lane = self._lanes.get(parcel.route)
             if lane is None:
                 lane = Lane(RETRY_FIRST_MS, RETRY_LAST_MS, next_sequence=parcel.base_sequence)
@@ -308,7 +319,7 @@ class ForwarderMachine:
                 lane.add(parcel, len(parcel.offsets))
             else:
                 self._later.setdefault(parcel.route, []).append(parcel)
-        require(not self._later or bool(self.note.again), "a target knows each parcel of a turn")
+        require(not self._later or bool(self.progress.again), "a target knows each parcel of a turn")
         for lane in self._lanes.values():
             self._send(lane, now_ms)
         self._finish_turn(now_ms)
@@ -357,7 +368,7 @@ class ForwarderMachine:
             return
         self.is_holding = False
         arrived = [parcel for lane in self._lanes.values() for parcel in lane.forget_stored()]
-        routes = after(self.note.routes, arrived)
+        routes = after(self.progress.routes, arrived)
         count = sum(len(parcel.offsets) for parcel in arrived)
         self._turn_sent += count
         again: list[Again] = []
@@ -366,13 +377,13 @@ class ForwarderMachine:
                 again += self._other_way(route, lane, routes)
             again += [each for parcel in self._later.get(route, ()) for each in _as_it_is(parcel)]
         self._lanes, self._later = {}, {}
-        note = replace(self.note, routes=tuple(routes.values()), sent=self.note.sent + count)
+        progress = replace(self.progress, routes=tuple(routes.values()), sent=self.progress.sent + count)
         if again:
-            self.note = replace(note, again=tuple(again))
+            self.progress = replace(progress, again=tuple(again))
             self._resolve()
             return
         # `lost` is cleared, so that missing topics are looked up again: they may be created at any time.
-        self.note = replace(note, position=note.decided_end, lost=(), again=())
+        self.progress = replace(progress, position=progress.decided_end, lost=(), again=())
         if self.settings.rate:
             self._allowed_ms = max(self._allowed_ms, now_ms) + self._turn_sent * 1_000 // self.settings.rate
         self._turn_sent = 0
@@ -399,12 +410,12 @@ class ForwarderMachine:
         self._out.now.append(ev.Ended(was_stopped=True))
 
     def _end(self) -> None:
-        if self._saved != self.note:
+        if self._saved != self.progress:
             self._save()
             return
         self.stage = Stage.ENDED
         end = self.settings.end
-        self._out.now.append(ev.Ended(was_stopped=end is None or self.note.position < end))
+        self._out.now.append(ev.Ended(was_stopped=end is None or self.progress.position < end))
 
 
 def _rebased(state: RouteState) -> RouteState:
@@ -413,7 +424,7 @@ def _rebased(state: RouteState) -> RouteState:
 
 def _as_it_is(parcel: ev.Parcel) -> list[Again]:
     """Return the entries by which a parcel's records are sent again unchanged."""
-    return [Again(source, parcel.first, parcel.end, *how) for source, *how in parcel.sources]
+    return [Again(*source, parcel.first, parcel.end, *how) for source, *how in parcel.sources]
 
 
 def _refused(parcel: ev.Parcel) -> list[Again]:
@@ -423,10 +434,12 @@ def _refused(parcel: ev.Parcel) -> list[Again]:
     """
     half = split_at(len(parcel.offsets))
     if not half:
-        return [Again(source, parcel.first, parcel.end, True, was_refused) for source, was_refused, _ in parcel.sources]
+        return [
+            Again(*source, parcel.first, parcel.end, True, was_refused) for source, was_refused, _ in parcel.sources
+        ]
     middle = parcel.offsets[half]
     halves = (parcel.first, middle), (middle, parcel.end)
-    return [Again(source, *span, *how) for span in halves for source, *how in parcel.sources]
+    return [Again(*source, *span, *how) for span in halves for source, *how in parcel.sources]
 
 
 def _is_last(trouble: Trouble, parcel: ev.Parcel) -> bool:

@@ -1,14 +1,14 @@
-"""The parcels of a decision: they follow from its note and the source's records alone. Pure."""
+"""The parcels of a decision: they follow from its progress and the source's records alone. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from raylog.base.invariants import require
 from raylog.core.forwarding.events import Parcel, Piece, Source
-from raylog.core.forwarding.note import UNDELIVERABLE, Again, Note, Route, RouteState
+from raylog.core.forwarding.progress import UNDELIVERABLE, Again, Progress, Route, RouteState
 from raylog.core.lane import sequence_after
+from raylog.protocol.message import replace
 
 Span = tuple[int, int]
 """Offsets in [first, second)."""
@@ -27,15 +27,15 @@ class _Group:
         self.sources: list[Source] = []
 
 
-def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
+def parcels_of(progress: Progress, pieces: Iterable[Piece]) -> list[Parcel]:
     """Return the parcels of the decision, in the order of the source; each route's sequences follow one another."""
-    sequences = {state.route: state.next_sequence for state in note.routes}
-    states = {state.route: state for state in note.routes}
+    sequences = {state.route: state.next_sequence for state in progress.routes}
+    states = {state.route: state for state in progress.routes}
     found: list[Parcel] = []
     for piece in pieces:
-        if not _is_decided(note, piece):
+        if not _is_decided(progress, piece):
             continue
-        for (route, _), group in _grouped(note, piece).items():
+        for (route, _), group in _grouped(progress, piece).items():
             state = states.get(route)
             require(state is not None, "where decided records go is known")
             if state is not None:
@@ -44,9 +44,9 @@ def parcels_of(note: Note, pieces: Iterable[Piece]) -> list[Parcel]:
     return found
 
 
-def routes_of(note: Note, pieces: Iterable[Piece]) -> set[Route]:
+def routes_of(progress: Progress, pieces: Iterable[Piece]) -> set[Route]:
     """Return the routes that a decision's records really take, ``__undeliverable`` included."""
-    return {route for piece in pieces if _is_decided(note, piece) for route, _ in _grouped(note, piece)}
+    return {route for piece in pieces if _is_decided(progress, piece) for route, _ in _grouped(progress, piece)}
 
 
 def after(states: Iterable[RouteState], arrived: Iterable[Parcel]) -> dict[Route, RouteState]:
@@ -58,8 +58,8 @@ def after(states: Iterable[RouteState], arrived: Iterable[Parcel]) -> dict[Route
     return found
 
 
-def _is_decided(note: Note, piece: Piece) -> bool:
-    return note.position <= piece.first < note.decided_end
+def _is_decided(progress: Progress, piece: Piece) -> bool:
+    return progress.position <= piece.first < progress.decided_end
 
 
 def _parcel(state: RouteState, sequence: int, group: _Group, piece: Piece) -> Parcel:
@@ -79,16 +79,16 @@ def _parcel(state: RouteState, sequence: int, group: _Group, piece: Piece) -> Pa
     )
 
 
-def _grouped(note: Note, piece: Piece) -> dict[tuple[Route, Span], _Group]:
+def _grouped(progress: Progress, piece: Piece) -> dict[tuple[Route, Span], _Group]:
     """Return a piece's records by the routes that they really take and by the spans of their parcels."""
     found: dict[tuple[Route, Span], _Group] = {}
     for route, offsets in piece.parts:
-        for entry in _entries(note, route, piece):
+        for entry in _entries(progress, route, piece):
             span = max(entry.first, piece.first), min(entry.end, piece.end)
-            taken = [offset for offset in offsets if offset >= note.skip_below and span[0] <= offset < span[1]]
+            taken = [offset for offset in offsets if offset >= progress.skip_below and span[0] <= offset < span[1]]
             if not taken:
                 continue
-            is_refused = entry.is_refused or route in note.lost
+            is_refused = entry.is_refused or route in progress.lost
             target = UNDELIVERABLE if is_refused else route
             group = found.setdefault((target, span), _Group(span))
             group.offsets += taken
@@ -98,9 +98,9 @@ def _grouped(note: Note, piece: Piece) -> dict[tuple[Route, Span], _Group]:
     return found
 
 
-def _entries(note: Note, route: Route, piece: Piece) -> list[Again]:
+def _entries(progress: Progress, route: Route, piece: Piece) -> list[Again]:
     """Return how a piece's records of a route are sent: all together, or as ``again`` says; others have arrived."""
-    if not note.again:
-        return [Again(route, piece.first, piece.end)]
-    of_route = (entry for entry in note.again if entry.route == route)
+    if not progress.again:
+        return [Again(*route, piece.first, piece.end)]
+    of_route = (entry for entry in progress.again if entry.route == route)
     return [entry for entry in of_route if entry.first < piece.end and piece.first < entry.end]

@@ -1,4 +1,4 @@
-"""Redrives as they are stored: which dead letters of a topic are sent on, how far that is, and where the next begins.
+"""Rows of ``__forwarding``: forwarders' progress, redrives, and where the next redrive of a topic begins.
 
 Used by the machine of forwarders' states (``states.py``). Pure.
 """
@@ -6,8 +6,10 @@ Used by the machine of forwarders' states (``states.py``). Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from raylog.protocol.message import Message, replace
+from raylog.protocol.rows import Row, RowKinds
 
 RUNNING: Final = "running"
 HOLDING: Final = "holding"
@@ -18,7 +20,7 @@ KEPT_MS: Final = 7 * 86_400_000
 """How long a redrive that has ended is listed."""
 
 
-class Span(NamedTuple):
+class Span(Message, frozen=True):
     """What a redrive sends on of one partition: ``start`` to ``end``; what is below ``position`` is done."""
 
     start: int
@@ -36,13 +38,32 @@ class Outcome(NamedTuple):
     """The first record that was left for a later redrive; -1 = none."""
 
 
-class Frontier(NamedTuple):
-    """What redrives have sent of the partitions of one topic."""
+class ForwarderState(Row, frozen=True):
+    """What a forwarder has decided last, encoded, and the epoch of the owner that stored it."""
 
+    KIND = "state"
+    KEY = 1
+    VERSION = None
+
+    name: str
+    owner_epoch: int
+    progress: bytes
+
+
+class Frontier(Row, frozen=True):
+    """What redrives have sent of the partitions of one topic.
+
+    ``behind``: by partition, where the next redrive begins. ``unsent``: by partition, the first earlier record that
+    still has to be sent; -1 = none.
+    """
+
+    KIND = "frontier"
+    KEY = 1
+    VERSION = None
+
+    topic_id: str
     behind: tuple[int, ...] = ()
-    """By partition, where the next redrive begins."""
     unsent: tuple[int, ...] = ()
-    """By partition, the first earlier record that still has to be sent; -1 = none."""
 
     def behind_of(self, partition: int) -> int:
         """Return where the next redrive of a partition begins."""
@@ -53,39 +74,30 @@ class Frontier(NamedTuple):
         return self.unsent[partition] if partition < len(self.unsent) else -1
 
 
-@dataclass(frozen=True, slots=True)
-class Redrive:
-    """One redrive. Times in milliseconds since 1970; ``ended_ms`` -1 = it runs."""
+class Redrive(Row, frozen=True):
+    """One redrive. Times in milliseconds since 1970; ``ended_ms`` -1 = it runs.
+
+    ``to``: another topic; empty = each record goes to the topic that it came from. ``rate``: records per second of each
+    partition; 0 = no limit. ``sent_below``: by partition, the offset below which earlier redrives have sent all
+    records, except those without an origin.
+    """
+
+    KIND = "redrive"
+    KEY = 1
+    VERSION = None
 
     number: int
     topic: str
     topic_id: str
     to: str
-    """Another topic; empty = each record goes to the topic that it came from."""
     where: Mapping[str, str]
     rate: int
-    """Records per second of each partition; 0 = no limit."""
     state: str
     started_ms: int
     ended_ms: int
     spans: tuple[Span, ...]
     from_start: bool = False
     sent_below: tuple[int, ...] = ()
-    """By partition: the offset below which earlier redrives have sent all records, except those without an origin."""
-
-    def to_wire(self) -> list[object]:
-        """Return the values of its row, and its number behind its key."""
-        values: dict[str, object] = {name: getattr(self, name) for name in self.__slots__}
-        lists = {"where": dict(self.where), "spans": [list(each) for each in self.spans]}
-        return list((values | lists | {"sent_below": list(self.sent_below)}).values())
-
-    @classmethod
-    def from_wire(cls, wire: Sequence[Any]) -> Redrive:
-        """Return the redrive of a row; values of a later release are ignored. Raises ValueError or TypeError."""
-        values = dict(zip(cls.__slots__, wire, strict=False))
-        values["spans"] = tuple(Span(*each) for each in values["spans"])
-        values["sent_below"] = tuple(values.get("sent_below", ()))
-        return cls(**values)
 
     @property
     def has_ended(self) -> bool:
@@ -99,7 +111,7 @@ class Redrive:
     def ended(self, outcomes: Mapping[int, Outcome], wall_ms: int) -> Redrive:
         """Return it as it has ended."""
         spans = tuple(
-            span._replace(position=outcomes[at].position, sent=outcomes[at].sent) for at, span in enumerate(self.spans)
+            replace(span, position=outcomes[at].position, sent=outcomes[at].sent) for at, span in enumerate(self.spans)
         )
         is_done = all(span.position >= span.end for span in spans)
         return replace(self, state=DONE if is_done else CANCELLED, ended_ms=wall_ms, spans=spans)
@@ -116,7 +128,10 @@ class Redrive:
             if self.from_start and not sent and skipped < 0:
                 skipped = before.unsent_of(partition)  # cancelled before it reached that record
             reached.append(after_redrive(was, below, position, sent, skipped))
-        return Frontier(tuple(behind for behind, _ in reached), tuple(unsent for _, unsent in reached))
+        return Frontier(self.topic_id, tuple(each for each, _ in reached), tuple(unsent for _, unsent in reached))
+
+
+ROWS: Final = RowKinds("__forwarding", (ForwarderState, Redrive, Frontier))
 
 
 def spans_from(bounds: Sequence[tuple[int, int]], before: Frontier) -> tuple[Span, ...]:

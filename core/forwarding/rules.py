@@ -10,7 +10,7 @@ from typing import Final
 
 from raylog.base.errors import InvalidRequest, did_you_mean
 from raylog.core.dead_letters import UNDELIVERABLE_TOPIC, Header, cause_of, may_hop, target_of, ttl_of
-from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Route
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 INTERNAL_PREFIX: Final = "__"
@@ -47,12 +47,12 @@ class ExpiryRule:
     """The key that dead letters get; empty = they keep their own."""
 
     def to_text(self) -> str:
-        """Return the rule as a note keeps it."""
+        """Return the rule as stored progress has it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str) -> ExpiryRule:
-        """Return a rule out of a note."""
+        """Return a rule out of stored progress."""
         return replace(cls(""), **json.loads(text))
 
     def route(
@@ -84,12 +84,12 @@ class FilingRule:
     """As in :class:`ExpiryRule`."""
 
     def to_text(self) -> str:
-        """Return the rule as a note keeps it."""
+        """Return the rule as stored progress has it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str) -> FilingRule:
-        """Return a rule out of a note."""
+        """Return a rule out of stored progress."""
         return replace(cls("", "", -1, 0), **json.loads(text))
 
     def route(
@@ -124,12 +124,12 @@ class RedriveRule:
     """An earlier redrive has sent the letters below this offset, except those without an origin."""
 
     def to_text(self) -> str:
-        """Return the rule as a note keeps it."""
+        """Return the rule as stored progress has it."""
         return json.dumps(asdict(self), sort_keys=True)
 
     @classmethod
     def of_text(cls, text: str) -> RedriveRule:
-        """Return a rule out of a note."""
+        """Return a rule out of stored progress."""
         return replace(cls(), **json.loads(text)) if text else cls()
 
     def route(

@@ -1,15 +1,15 @@
 """The states of all forwarders as a state machine: what each has decided, and the redrives of dead letters.
 
-It runs at the leader of a partition of ``__forwarding`` (``actors/forwarding/keeper.py``). Each state belongs to the
-leadership whose records are forwarded: an owner of an earlier epoch is refused. Decide, then apply: ``replay`` and
-``step`` change state by the same function. Pure.
+It runs at the leader of a partition of ``__forwarding`` (``actors/forwarding/forwarder_states.py``). Each state belongs
+to the leadership whose records are forwarded: an owner of an earlier epoch is refused. Decide, then apply: ``replay``
+and ``step`` change state by the same function. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Final, NamedTuple, TypeAlias, assert_never
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias, assert_never
 
 from raylog.base.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.coordinators.decision import CoordinatorDecision
@@ -21,7 +21,9 @@ from raylog.core.forwarding.redrives import (
     CANCELLING,
     HOLDING,
     KEPT_MS,
+    ROWS,
     RUNNING,
+    ForwarderState,
     Frontier,
     Outcome,
     Redrive,
@@ -29,20 +31,19 @@ from raylog.core.forwarding.redrives import (
 )
 from raylog.core.forwarding.rules import INTERNAL_PREFIX, check_filters
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
+from raylog.protocol.forwarding import (
+    CancelRedriveRequest,
+    ListRedrivesRequest,
+    LoadForwarderRequest,
+    SaveForwarderRequest,
+    StartRedriveRequest,
+)
+from raylog.protocol.message import replace
+from raylog.protocol.rows import Row, Tombstone
 
-STATE: Final = "state"
-REDRIVE: Final = "redrive"
-FRONTIER: Final = "frontier"
-"""The kinds of rows, which their keys begin with."""
 WHERE_MAX: Final = 16 * 1024
 """Most characters of a redrive's filters, which are stored in each of its rows."""
-
-
-class State(NamedTuple):
-    """What a forwarder has decided last, encoded, and the epoch of the owner that stored it."""
-
-    owner_epoch: int
-    note: bytes
 
 
 def state_name(redrive: int, partition: int) -> str:
@@ -60,39 +61,6 @@ class _Event:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Requested(_Event):
-    request: RequestId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadState(_Requested):
-    """An owner begins: it gets the state, and owners of an earlier epoch are refused from then on."""
-
-    forwarder: str
-    owner_epoch: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SaveState(_Requested):
-    """An owner stores what it has decided."""
-
-    forwarder: str
-    owner_epoch: int
-    note: bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartRedrive(_Requested):
-    """Send on the dead letters that a topic holds now."""
-
-    topic: str
-    to: str
-    where: Mapping[str, str]
-    rate: int
-    from_start: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicLookedUp(_Event):
     """The outcome of :class:`LookUpTopic`: first and end offset of each partition, or why it failed."""
 
@@ -104,21 +72,13 @@ class TopicLookedUp(_Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ListRedrives(_Requested):
-    """List the redrives of a topic, or all ("")."""
+class ListRedrives(Received[ListRedrivesRequest]):
+    """A request to list redrives, and what is known of those that run."""
 
-    topic: str
     progress: Mapping[tuple[int, int], tuple[int, int]]
     """Position and number of sent records, by redrive and partition, of those that run."""
     holding: frozenset[int]
     """The redrives of which a target takes nothing at present."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CancelRedrive(_Requested):
-    """End a redrive; what it has sent stays where it is."""
-
-    redrive: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,25 +127,16 @@ class RedriveEnded:
     redrive: Redrive
 
 
-Event: TypeAlias = (
-    LoadState
-    | SaveState
-    | StartRedrive
-    | TopicLookedUp
-    | ListRedrives
-    | CancelRedrive
-    | PartitionRedriven
-    | RequestDropped
-)
+ForwardingRequest: TypeAlias = LoadForwarderRequest | SaveForwarderRequest | StartRedriveRequest | CancelRedriveRequest
+Event: TypeAlias = Received[ForwardingRequest] | ListRedrives | TopicLookedUp | PartitionRedriven | RequestDropped
 Effect: TypeAlias = AppendRecords | StoreProof | Reply | Refuse | LookUpTopic | RunRedrive | StopRedrive | RedriveEnded
-Row = tuple[list[object], list[object] | None]
 
 
-class _Decision(CoordinatorDecision[Row]):
+class _Decision(CoordinatorDecision[Row | Tombstone]):
     __slots__ = ()
 
     def _store(self) -> Effect:
-        return AppendRecords(cause=self.cause, records=tuple(self.records))
+        return AppendRecords(cause=self.cause, records=tuple(row.to_wire() for row in self.records))
 
 
 class ForwarderStates:
@@ -197,11 +148,16 @@ class ForwarderStates:
     def __init__(self, record_bytes_max: int) -> None:
         """``record_bytes_max``: the bytes of the largest row that the log takes."""
         self._record_bytes_max = record_bytes_max
-        self.states: dict[str, State] = {}
+        self.states: dict[str, ForwarderState] = {}
         self.redrives: dict[int, Redrive] = {}
         self.frontiers: dict[str, Frontier] = {}
         """By topic id."""
-        self._starting: dict[str, StartRedrive] = {}
+        self._tables: Mapping[type[Row], dict[Any, Any]] = {
+            ForwarderState: self.states,
+            Redrive: self.redrives,
+            Frontier: self.frontiers,
+        }
+        self._starting: dict[str, tuple[RequestId, StartRedriveRequest]] = {}
         """Requests that wait until their topic was looked up, by topic."""
         self._outcomes: dict[int, dict[int, Outcome]] = {}
         """By redrive that runs: how it ended in each partition where it has."""
@@ -210,8 +166,8 @@ class ForwarderStates:
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Apply one row of the log; raises TypeError or ValueError for one that this release cannot read."""
-        self._apply((list(key), None if value is None else list(value)))
+        """Apply one row of the log. Raises UnreadableRow."""
+        self._apply(ROWS.read(key, value))
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Effect]:
         """Begin to serve, once the log is read to its end: redrives that have not ended go on."""
@@ -221,19 +177,12 @@ class ForwarderStates:
                 self._run(redrive, decision, now_ms if wall_ms is None else wall_ms)
         return decision.finish()
 
-    def _apply(self, row: Row) -> None:
+    def _apply(self, row: Row | Tombstone) -> None:
         """Apply a row: the only mutator, for live traffic and replay alike."""
-        (kind, name, *_), value = row
-        fields: Any = value
-        if kind == STATE:
-            _put(self.states, str(name), None if fields is None else State(int(fields[0]), bytes(fields[1])))
-        elif kind == REDRIVE:
-            _put(self.redrives, int(str(name)), None if fields is None else Redrive.from_wire([name, *fields]))
-        elif kind == FRONTIER:
-            found = None if fields is None else Frontier(*(tuple(map(int, each)) for each in fields[:2]))
-            _put(self.frontiers, str(name), found)
+        if isinstance(row, Tombstone):
+            self._tables[row.kind].pop(row.key[0], None)
         else:
-            raise ValueError(f"a row of kind {kind!r} is not known")
+            self._tables[type(row)][row.key[0]] = row
 
     # ------------------------------------------------------------ step
 
@@ -251,130 +200,134 @@ class ForwarderStates:
         try:
             self._handle(event, decision)
         except RaylogError as refusal:
-            if not isinstance(event, _Requested):
+            if not isinstance(event, Received):
                 raise
             decision.refuse(event.request, refusal)
         return decision.finish()
 
     def _handle(self, event: Event, decision: _Decision) -> None:
         match event:
-            case LoadState():
-                self._load(event, decision)
-            case SaveState():
-                self._check_owner(event)
-                self._write_state(event.forwarder, State(event.owner_epoch, event.note), decision)
-                decision.reply(event.request, [])
-            case StartRedrive():
-                self._check(event)
-                self._starting[event.topic] = event
-                decision.now.append(LookUpTopic(cause=event.cause, topic=event.topic, to=event.to))
+            case ListRedrives():
+                rows = [self._row(each, event) for each in self._listed() if event.message.topic in ("", each.topic)]
+                decision.reply_proved(event.request, [rows])
             case TopicLookedUp():
                 self._start(event, decision)
-            case ListRedrives():
-                rows = [self._row(each, event) for each in self._listed() if event.topic in ("", each.topic)]
-                decision.reply_proved(event.request, [rows])
-            case CancelRedrive():
-                self._cancel(event, decision)
             case PartitionRedriven():
                 self._redriven(event, decision)
             case RequestDropped():
                 pass  # a redrive is started even if its sender has left: it would not know that it was not
             case _:
-                assert_never(event)
+                self._answer(event.message, event.request, decision)
+
+    def _answer(self, message: ForwardingRequest, request: RequestId, decision: _Decision) -> None:
+        match message:
+            case LoadForwarderRequest():
+                self._load(message, request, decision)
+            case SaveForwarderRequest():
+                self._check_owner(message)
+                self._write_state(ForwarderState(message.forwarder, message.owner_epoch, message.progress), decision)
+                decision.reply(request, [])
+            case StartRedriveRequest():
+                self._check(message)
+                self._starting[message.topic] = request, message
+                decision.now.append(LookUpTopic(cause=decision.cause, topic=message.topic, to=message.to))
+            case CancelRedriveRequest():
+                self._cancel(message.redrive, request, decision)
+            case _:
+                assert_never(message)
 
     # ------------------------------------------------------------ states
 
-    def _load(self, event: LoadState, decision: _Decision) -> None:
-        self._check_owner(event)
-        known = self.states.get(event.forwarder)
-        note = b"" if known is None else known.note
-        if known is None or known.owner_epoch < event.owner_epoch:
-            self._write_state(event.forwarder, State(event.owner_epoch, note), decision)
-            decision.reply(event.request, [note])
+    def _load(self, message: LoadForwarderRequest, request: RequestId, decision: _Decision) -> None:
+        self._check_owner(message)
+        known = self.states.get(message.forwarder)
+        progress = b"" if known is None else known.progress
+        if known is None or known.owner_epoch < message.owner_epoch:
+            self._write_state(ForwarderState(message.forwarder, message.owner_epoch, progress), decision)
+            decision.reply(request, [progress])
         else:
-            decision.reply_proved(event.request, [note])
+            decision.reply_proved(request, [progress])
 
-    def _check_owner(self, event: LoadState | SaveState) -> None:
-        known = self.states.get(event.forwarder)
-        if known is not None and event.owner_epoch < known.owner_epoch:
+    def _check_owner(self, message: LoadForwarderRequest | SaveForwarderRequest) -> None:
+        known = self.states.get(message.forwarder)
+        if known is not None and message.owner_epoch < known.owner_epoch:
             raise ForwarderFenced(
-                f"{event.forwarder} is owned by epoch {known.owner_epoch}; epoch {event.owner_epoch} is over."
+                f"{message.forwarder} is owned by epoch {known.owner_epoch}; epoch {message.owner_epoch} is over."
             )
 
-    def _write_state(self, name: str, state: State, decision: _Decision) -> None:
-        self._write([STATE, name], [*state], decision)
+    def _write_state(self, state: ForwarderState, decision: _Decision) -> None:
+        self._write(state, decision)
 
-    def _write(self, key: list[object], value: list[object] | None, decision: _Decision) -> None:
-        size = row_bytes(key, value)
+    def _write(self, row: Row, decision: _Decision) -> None:
+        size = row_bytes(*row.to_wire())
         if size > self._record_bytes_max:
             raise RecordTooLarge(
-                f"The state of {key[1]} takes {size} bytes, and the log {self._record_bytes_max} at most; raise "
+                f"The state of {row.key[0]} takes {size} bytes, and the log {self._record_bytes_max} at most; raise "
                 "max.message.bytes of __forwarding."
             )
-        decision.write((key, value))
+        decision.write(row)
 
     # ------------------------------------------------------------ redrives
 
     def _listed(self) -> list[Redrive]:
         return [self.redrives[number] for number in sorted(self.redrives)]
 
-    def _check(self, event: StartRedrive) -> None:
-        check_filters(event.where)
-        if event.rate < 0:
-            raise InvalidRequest(f"rate={event.rate}: records a second, or 0 for as fast as they go.")
-        if sum(len(name) + len(value) for name, value in event.where.items()) > WHERE_MAX:
+    def _check(self, message: StartRedriveRequest) -> None:
+        check_filters(message.where)
+        if message.rate < 0:
+            raise InvalidRequest(f"rate={message.rate}: records a second, or 0 for as fast as they go.")
+        if sum(len(name) + len(value) for name, value in message.where.items()) > WHERE_MAX:
             raise InvalidRequest(f"The filters of a redrive have more than {WHERE_MAX} characters; use shorter ones.")
-        if event.topic.startswith(INTERNAL_PREFIX) and event.topic != UNDELIVERABLE_TOPIC:
-            raise InvalidRequest(f"{event.topic} is Raylog's own, and holds no dead letters.")
-        if event.to.startswith(INTERNAL_PREFIX):
-            raise InvalidRequest(f"{event.to} is Raylog's own: nothing can be sent there.")
-        if event.to == event.topic:
-            raise InvalidRequest(f"{event.topic} is where they are; name another topic, or none for their origins.")
-        running = next((each for each in self._listed() if each.topic == event.topic and not each.has_ended), None)
+        if message.topic.startswith(INTERNAL_PREFIX) and message.topic != UNDELIVERABLE_TOPIC:
+            raise InvalidRequest(f"{message.topic} is Raylog's own, and holds no dead letters.")
+        if message.to.startswith(INTERNAL_PREFIX):
+            raise InvalidRequest(f"{message.to} is Raylog's own: nothing can be sent there.")
+        if message.to == message.topic:
+            raise InvalidRequest(f"{message.topic} is where they are; name another topic, or none for their origins.")
+        running = next((each for each in self._listed() if each.topic == message.topic and not each.has_ended), None)
         if running is not None:
             raise RedriveRunning(
-                f"Redrive {running.number} of {event.topic} runs; wait for its end, or cancel it: "
+                f"Redrive {running.number} of {message.topic} runs; wait for its end, or cancel it: "
                 f"`raylog dlq cancel {running.number}`."
             )
-        if event.topic in self._starting:
-            raise RedriveRunning(f"A redrive of {event.topic} is just beginning.")
+        if message.topic in self._starting:
+            raise RedriveRunning(f"A redrive of {message.topic} is just beginning.")
 
     def _start(self, event: TopicLookedUp, decision: _Decision) -> None:
         started = self._starting.pop(event.topic, None)
         if started is None:
             return
+        request, message = started
         if event.error is not None:
-            decision.refuse(started.request, event.error)
+            decision.refuse(request, event.error)
             return
-        before = Frontier() if started.from_start else self.frontiers.get(event.topic_id, Frontier())
+        before = self.frontiers.get(event.topic_id)
+        if before is None or message.from_start:
+            before = Frontier(event.topic_id)
         redrive = Redrive(
             1 + max(self.redrives, default=0),
-            started.topic,
+            message.topic,
             event.topic_id,
-            started.to,
-            dict(started.where),
-            started.rate,
+            message.to,
+            dict(message.where),
+            message.rate,
             RUNNING,
             event.wall_ms,
             -1,
             spans_from(event.bounds, before),
-            started.from_start,
+            message.from_start,
             before.behind,
         )
         try:
-            self._write_redrive(redrive, decision)
+            self._write(redrive, decision)
         except RaylogError as refusal:
-            decision.refuse(started.request, refusal)
+            decision.refuse(request, refusal)
             return
         for each in self._listed()[:-1]:  # the newest stays, because it has the last number
             if each.has_ended and each.ended_ms < event.wall_ms - KEPT_MS:
-                decision.write(([REDRIVE, each.number], None))
-        decision.reply(started.request, [redrive.number])
+                decision.write(Tombstone(Redrive, each.key))
+        decision.reply(request, [redrive.number])
         self._run(redrive, decision, event.wall_ms)
-
-    def _write_redrive(self, redrive: Redrive, decision: _Decision) -> None:
-        number, *fields = redrive.to_wire()
-        self._write([REDRIVE, number], fields, decision)
 
     def _run(self, redrive: Redrive, decision: _Decision, wall_ms: int) -> None:
         self._outcomes[redrive.number] = {}
@@ -383,14 +336,14 @@ class ForwarderStates:
         else:
             self._finish(redrive, decision, wall_ms)
 
-    def _cancel(self, event: CancelRedrive, decision: _Decision) -> None:
-        found = self.redrives.get(event.redrive)
+    def _cancel(self, number: int, request: RequestId, decision: _Decision) -> None:
+        found = self.redrives.get(number)
         if found is None or found.has_ended:
-            decision.reply_proved(event.request, ["NOT_FOUND" if found is None else "ALREADY_ENDED"])
+            decision.reply_proved(request, ["NOT_FOUND" if found is None else "ALREADY_ENDED"])
             return
-        self._write_redrive(replace(found, state=CANCELLING), decision)
-        decision.reply(event.request, ["CANCELLED"])
-        decision.after_sync.append(StopRedrive(cause=event.cause, redrive=found.number))
+        self._write(replace(found, state=CANCELLING), decision)
+        decision.reply(request, ["CANCELLED"])
+        decision.after_sync.append(StopRedrive(cause=decision.cause, redrive=found.number))
 
     def _redriven(self, event: PartitionRedriven, decision: _Decision) -> None:
         outcomes, redrive = self._outcomes.get(event.redrive), self.redrives.get(event.redrive)
@@ -405,32 +358,26 @@ class ForwarderStates:
         outcomes = self._outcomes.pop(redrive.number)
         ended = redrive.ended(outcomes, wall_ms)
         if not redrive.where:
-            frontier = redrive.frontier(self.frontiers.get(redrive.topic_id, Frontier()), outcomes)
-            decision.write(([FRONTIER, redrive.topic_id], [list(frontier.behind), list(frontier.unsent)]))
-        self._write_redrive(ended, decision)
+            before = self.frontiers.get(redrive.topic_id, Frontier(redrive.topic_id))
+            decision.write(redrive.frontier(before, outcomes))
+        self._write(ended, decision)
         for partition in range(len(redrive.spans)):
-            if (name := state_name(redrive.number, partition)) in self.states:
-                decision.write(([STATE, name], None))
+            state = self.states.get(state_name(redrive.number, partition))
+            if state is not None:
+                decision.write(Tombstone(ForwarderState, state.key))
         decision.after_sync.append(RedriveEnded(cause=decision.cause, redrive=ended))
 
     def _row(self, redrive: Redrive, event: ListRedrives) -> list[object]:
         known = self._outcomes.get(redrive.number, {})
         partitions: list[object] = []
-        for number, (start, end, position, sent) in enumerate(redrive.spans):
+        for number, span in enumerate(redrive.spans):
+            position, sent = span.position, span.sent
             if number in known:
                 position, sent, _ = known[number]
             elif not redrive.has_ended:
                 position, sent = event.progress.get((redrive.number, number), (position, sent))
-            partitions.append([number, start, position, end, sent])
+            partitions.append([number, span.start, position, span.end, sent])
         is_holding = redrive.number in event.holding and redrive.state == RUNNING
         head: list[object] = [redrive.number, redrive.topic, redrive.to, dict(redrive.where), redrive.rate]
         state = HOLDING if is_holding else redrive.state
         return [*head, state, redrive.started_ms, redrive.ended_ms, partitions]
-
-
-def _put(rows: dict[Any, Any], key: object, value: object) -> None:
-    """Set or delete (None) a row."""
-    if value is None:
-        rows.pop(key, None)
-    else:
-        rows[key] = value

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from raylog.base.errors import InvalidRecordState, InvalidRequest
 from raylog.core.queues import events as ev
-from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
-from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.key_queues import KeyQueues
+from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy
 from raylog.core.queues.states import (
     ACKNOWLEDGED,
@@ -26,6 +24,7 @@ from raylog.core.queues.states import (
     Cell,
     shortened,
 )
+from raylog.protocol.queues import QueueFailure, QueueShorterLock, QueueVerdict
 
 REJECTED = "rejected"
 DELIVERY_LIMIT = "delivery_limit"
@@ -33,9 +32,6 @@ REASON_BYTES_MAX = 1_000
 """Most bytes that are kept of a verdict's message."""
 REASONS_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of messages that one queue keeps: beyond them, records become dead letters without a message."""
-
-Failure = list[Any]
-"""[first, end, error code, sentence, the verdict's count, its lease] of records to which it could not be applied."""
 
 
 class Acknowledging:
@@ -46,55 +42,52 @@ class Acknowledging:
         book: RecordBook,
         policy: QueuePolicy,
         deadlines: Deadlines,
-        lanes: Lanes | None,
+        key_queues: KeyQueues | None,
         letters: DeadLetters,
         copies: DeadLetters,
     ) -> None:
         self.book = book
         self.policy = policy
-        self.lanes = lanes
+        self.key_queues = key_queues
         self._deadlines = deadlines
         self._letters = letters
         self._copies = copies
 
-    def apply(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
+    def apply(self, member: str, verdict: QueueVerdict, decision: QueueDecision) -> list[QueueFailure]:
         """Apply a verdict to those of its records that the member holds; return the failures of the others."""
-        return [[*failure, verdict.tries, verdict.lease] for failure in self._applied(member, verdict, decision)]
-
-    def _applied(self, member: str, verdict: ev.Verdict, decision: QueueDecision) -> list[Failure]:
         if verdict.kind not in ev.VERDICTS or verdict.first >= verdict.end or verdict.first < 0:
-            return [[verdict.first, verdict.end, InvalidRequest.code, "This is no verdict on a range of records."]]
+            return [_invalid(verdict, "This is no verdict on a range of records.")]
         if verdict.kind == ev.RETRY and verdict.delay_ms > self.policy.later_max_ms:
             sentence = (
                 f"A retry is delayed by {self.policy.later_max_ms} ms at most (delay.max.ms of the topic, or "
                 f"queue.retry.max.ms where delay.enable is false), not by {verdict.delay_ms}."
             )
-            return [[verdict.first, verdict.end, InvalidRequest.code, sentence]]
-        failures: list[Failure] = []
+            return [_invalid(verdict, sentence)]
+        failures: list[QueueFailure] = []
         finished_end = min(verdict.end, self.book.start)
         if verdict.first < finished_end and verdict.kind not in (ev.ACCEPT, ev.GAP):
-            failures.append(self._failure(verdict.first, finished_end, Cell(ACKNOWLEDGED), decision))
+            failures.append(self._failure(verdict, verdict.first, finished_end, Cell(ACKNOWLEDGED), decision))
         for first, end, cell in self.book.pieces(verdict.first, verdict.end):
             if cell.state == ACKNOWLEDGED and verdict.kind in (ev.ACCEPT, ev.GAP):
                 continue  # reported before, perhaps to a leader whose answer was lost
-            if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.tries == cell.tries:
+            if verdict.kind == ev.RETURN and cell.state == AVAILABLE and 0 < verdict.count == cell.tries:
                 # Its lock ran out before this verdict came, and no member has got it since: that try does not count.
                 self.book.put(first, end, Cell(AVAILABLE, cell.tries - 1))
                 continue
             if (
                 cell.state != ACQUIRED
                 or cell.member != member
-                or verdict.tries not in (0, cell.tries)
+                or verdict.count not in (0, cell.tries)
                 or verdict.lease not in (0, cell.lease)
                 or not self._carried_out(first, end, cell, verdict, decision)
             ):
-                failures.append(self._failure(first, end, cell, decision))
+                failures.append(self._failure(verdict, first, end, cell, decision))
         if verdict.end > self.book.end:
             fresh = Cell(AVAILABLE)
-            failures.append(self._failure(max(verdict.first, self.book.end), verdict.end, fresh, decision))
+            failures.append(self._failure(verdict, max(verdict.first, self.book.end), verdict.end, fresh, decision))
         return failures
 
-    def _carried_out(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> bool:
+    def _carried_out(self, first: int, end: int, cell: Cell, verdict: QueueVerdict, decision: QueueDecision) -> bool:
         match verdict.kind:
             case ev.ACCEPT | ev.GAP:
                 self.book.put(first, end, DONE)
@@ -130,13 +123,13 @@ class Acknowledging:
         if duration_ms <= 0:
             return False
         if duration_ms < wanted_ms:
-            decision.shorter.append([first, end, cell.tries, cell.lease, duration_ms])
+            decision.shorter.append(QueueShorterLock(first, end, cell.tries, cell.lease, duration_ms))
         until_ms = self._deadlines.add(decision.now_ms, duration_ms, first, end)
         self.book.put(first, end, cell._replace(until_ms=until_ms), is_stored=False)
         decision.count("renewed", end - first)
         return True
 
-    def _retry(self, first: int, end: int, cell: Cell, verdict: ev.Verdict, decision: QueueDecision) -> None:
+    def _retry(self, first: int, end: int, cell: Cell, verdict: QueueVerdict, decision: QueueDecision) -> None:
         decision.count("retried", end - first)
         if self._is_over_limit(cell):
             self._archive(first, end, cell, Cause(DELIVERY_LIMIT, verdict.message), decision)
@@ -215,9 +208,9 @@ class Acknowledging:
                     self.free(first, end, cell, decision, counted=True)
         for first, end, cell in self.book.take_waits(now_ms):
             self.book.put(first, end, Cell(AVAILABLE, cell.tries), is_stored=False)
-            if self.lanes is not None:
+            if self.key_queues is not None:
                 for offset in range(first, end):
-                    self.lanes.available_again(offset)
+                    self.key_queues.available_again(offset)
             decision.wakes = True
 
     def _archive(self, first: int, end: int, cell: Cell, cause: Cause, decision: QueueDecision) -> None:
@@ -232,19 +225,21 @@ class Acknowledging:
         decision.wakes = True
 
     def _finished(self, first: int, end: int, *, was_held: bool) -> None:
-        if self.lanes is not None:
+        if self.key_queues is not None:
             for offset in range(first, end):
-                self.lanes.finished(offset, was_held=was_held)
+                self.key_queues.finished(offset, was_held=was_held)
 
     def _freed(self, first: int, end: int, decision: QueueDecision) -> None:
-        if self.lanes is not None:
+        if self.key_queues is not None:
             for offset in range(first, end):
-                self.lanes.freed(offset)
+                self.key_queues.freed(offset)
 
     def _is_over_limit(self, cell: Cell) -> bool:
         return self.policy.delivery_limit != NO_LIMIT and cell.tries >= self.policy.delivery_limit
 
-    def _failure(self, first: int, end: int, cell: Cell, decision: QueueDecision) -> Failure:
+    def _failure(
+        self, verdict: QueueVerdict, first: int, end: int, cell: Cell, decision: QueueDecision
+    ) -> QueueFailure:
         decision.count("verdicts_refused", end - first)
         if cell.state == ACQUIRED:
             what = f"another hand-out of it, the {cell.tries}. one, holds it now"
@@ -254,4 +249,8 @@ class Acknowledging:
             f"The lock on offset {first} has run out, or its leader was replaced: {what}. What was done for it may be "
             "done again by the next member that gets it."
         )
-        return [first, end, InvalidRecordState.code, sentence]
+        return QueueFailure(first, end, InvalidRecordState.code, sentence, verdict.count, verdict.lease)
+
+
+def _invalid(verdict: QueueVerdict, sentence: str) -> QueueFailure:
+    return QueueFailure(verdict.first, verdict.end, InvalidRequest.code, sentence, verdict.count, verdict.lease)

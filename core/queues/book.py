@@ -38,7 +38,7 @@ class RecordBook:
     """
 
     def __init__(self, start: int, *, by_key: bool = False) -> None:
-        """Begin at an offset with nothing handed out. With ``by_key``, lanes know what is next (``lanes.py``)."""
+        """Begin at an offset with nothing handed out. With ``by_key``, key queues know what is next."""
         self._by_key = by_key
         self._map: RangeMap[Cell] = RangeMap(start)
         self.counts: Counter[int] = Counter()

@@ -11,6 +11,7 @@ from raylog.core.outbox import Outbox
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.events import Effect, EndFetches, NoteStored, StoreChange, Wake
 from raylog.core.queues.records import LetterBox, QueueChange
+from raylog.protocol.queues import QueueShorterLock
 
 
 class QueueDecision(Decision[Effect]):
@@ -39,8 +40,8 @@ class QueueDecision(Decision[Effect]):
         self.copy_box: LetterBox | None = None
         self.letters_finished = 0
         """Records that are finished because their dead letter, or their copy, is stored."""
-        self.shorter: list[list[int]] = []
-        """[first, end, hand-out count, lease, ms] of locks that were renewed for less than was requested."""
+        self.shorter: list[QueueShorterLock] = []
+        """Locks that were renewed for less than was requested."""
         self.silent: dict[str, None] = {}
         """Members whose locks ran out, in order (a dict as an ordered set)."""
         self.wakes = False

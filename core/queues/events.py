@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
 from raylog.core.decision import Refuse, Reply, RequestId
 from raylog.core.queues.records import LetterBox, QueueChange
 from raylog.core.queues.states import Cause
+from raylog.core.received import Received
+from raylog.protocol.queues import (
+    QueueAcknowledgeRequest,
+    QueueFetchRequest,
+    QueueOpenRequest,
+    QueueRange,
+    QueueResetRequest,
+)
 
 GAP: Final = 0
 ACCEPT: Final = 1
@@ -31,23 +39,6 @@ VERDICTS: Final[Mapping[int, str]] = {
 }
 
 
-class Verdict(NamedTuple):
-    """What a member reports about [first, end), which was handed out for the ``tries``-th time; 0 = any.
-
-    ``lease``: number of that hand-out, from its answer; 0 = any. ``tries`` alone does not identify a hand-out: after
-    a RETURN the count comes again. ``delay_ms``: with RETRY the pause, -1 = by the group's back-off; with RETURN the
-    pause, -1 = none; with RENEW the length of the lock, -1 = the group's.
-    """
-
-    first: int
-    end: int
-    kind: int
-    tries: int = 0
-    delay_ms: int = -1
-    message: str = ""
-    lease: int = 0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Timed:
     cause: str
@@ -55,17 +46,34 @@ class _Timed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Opened(_Timed):
-    """A member begins, or comes back, with its settings.
+class Opened(Received[QueueOpenRequest]):
+    """A member begins, or comes back. ``log_start``, ``readable_end``: where a new queue may begin."""
 
-    ``log_start``, ``readable_end``: where a new queue may begin.
-    """
-
-    request: RequestId
-    member: str
-    settings: Mapping[str, str] = field(default_factory=dict)
     log_start: int = 0
     readable_end: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Take(Received[QueueFetchRequest]):
+    """A fetch gets its turn: hand the member records of [first, end), which the leader has read.
+
+    ``gaps``: ascending ranges in it that have no records for members: they are finished instead of being handed out.
+    """
+
+    first: int
+    end: int
+    gaps: Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reset(Received[QueueResetRequest]):
+    """A request to continue at another offset. ``log_start``, ``readable_end``: between which it may be."""
+
+    log_start: int
+    readable_end: int
+
+
+Request: TypeAlias = Opened | Take | Reset | Received[QueueAcknowledgeRequest]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,30 +81,6 @@ class Reconfigured(_Timed):
     """The topic's own settings have changed; ``topic`` has them as they are now."""
 
     topic: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take(_Timed):
-    """Hand a member records of [first, end), which the leader has read.
-
-    ``gaps``: ascending ranges in it that have no records for members: they are finished instead of being handed out.
-    """
-
-    request: RequestId
-    member: str
-    first: int
-    end: int
-    max_records: int
-    gaps: Sequence[tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Acknowledged(_Timed):
-    """A member's verdicts."""
-
-    request: RequestId
-    member: str
-    verdicts: Sequence[Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +107,6 @@ class Scanned(_Timed):
 class LogStarts(_Timed):
     """The log begins at this offset now: earlier records are deleted."""
 
-    offset: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reset(_Timed):
-    """Go on at another offset; refused while the group has members."""
-
-    request: RequestId
     offset: int
 
 
@@ -192,14 +168,10 @@ class Tick(_Timed):
     """Time passes."""
 
 
-Event: TypeAlias = (
-    Opened
-    | Take
-    | Acknowledged
-    | MemberLeft
+Occurrence: TypeAlias = (
+    MemberLeft
     | Scanned
     | LogStarts
-    | Reset
     | ChangeStored
     | LetterBoxFound
     | LettersStored
@@ -207,15 +179,16 @@ Event: TypeAlias = (
     | Reconfigured
     | Tick
 )
+Event: TypeAlias = Request | Occurrence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hand:
-    """Give a member these records, as (first, end, hand-out count, lease), under a lock of ``lock_ms``."""
+    """Give a member these records, under a lock of ``lock_ms``."""
 
     cause: str
     request: RequestId
-    ranges: Sequence[tuple[int, int, int, int]]
+    ranges: Sequence[QueueRange]
     lock_ms: int
 
 

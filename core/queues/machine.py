@@ -8,9 +8,9 @@ everything that was locked is available again. Pure.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final, assert_never
 
 from raylog.base.errors import (
     InconsistentGroupProtocol,
@@ -20,20 +20,22 @@ from raylog.base.errors import (
     RaylogError,
     UnknownMemberId,
 )
-from raylog.core.decision import Story
+from raylog.base.ids import EARLIEST, LATEST
+from raylog.core.decision import RequestId, Story
 from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import Acknowledging
-from raylog.core.queues.archiving.copies import Copies
-from raylog.core.queues.archiving.letters import DeadLetters
-from raylog.core.queues.archiving.origins import OF
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.deadlines import Deadlines
 from raylog.core.queues.decision import QueueDecision
-from raylog.core.queues.lanes import Lanes
+from raylog.core.queues.key_queues import KeyQueues
+from raylog.core.queues.letters import Copies, DeadLetters
+from raylog.core.queues.origins import OF
 from raylog.core.queues.policy import NO_LIMIT, QueuePolicy, checked, policy_of
 from raylog.core.queues.records import QueueChange
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, AVAILABLE, DEAD, DONE, NAMES, WAITING, Cell
+from raylog.core.received import Received
+from raylog.protocol.queues import QueueAcknowledgeRequest, QueuePeeked, QueueRange
 
 MEMBERS_MAX: Final = 10_000
 """Most members of a queue at one partition."""
@@ -44,7 +46,7 @@ LEASES_A_MS: Final = 1_000
 """A leader's leases begin at its start time in milliseconds, times this. So the leases of successive leaders differ, as
 long as no leader makes more hand-outs per millisecond."""
 REACH: Final = 8
-"""With order by key, a lane gives a fetch records within ``REACH`` times as many offsets as the fetch may get records.
+"""With order by key, a key gives a fetch records within ``REACH`` times as many offsets as the fetch may get records.
 A smaller reach would lock more keys for one member, a larger one would have it read more records of others."""
 
 
@@ -84,10 +86,12 @@ class QueueMachine:
         """Begin with a book: make the other parts for it."""
         self.book = book
         self._deadlines = Deadlines()
-        self.lanes = Lanes(book.start, book.is_available) if self.policy.by_key else None
+        self.key_queues = KeyQueues(book.start, book.is_available) if self.policy.by_key else None
         self.letters = DeadLetters(book, self.policy, self._stored.letter_box)
         self.copies = Copies(book, self.policy, self._stored.copy_box, self.letters)
-        self._acknowledging = Acknowledging(book, self.policy, self._deadlines, self.lanes, self.letters, self.copies)
+        self._acknowledging = Acknowledging(
+            book, self.policy, self._deadlines, self.key_queues, self.letters, self.copies
+        )
         self._read_end = book.start if self._topic.get(OF) else None
         """In a retry topic, the end of the copies whose earlier hand-outs are known; None = it is no retry topic."""
 
@@ -109,18 +113,55 @@ class QueueMachine:
         decision = self._decision(event.cause, event.now_ms)
         locked, unfinished = self.book.counts[ACQUIRED], self.book.unfinished
         self._acknowledging.expire(decision)
-        handler = _HANDLERS[type(event)]
-        try:
-            handler(self, event, decision)
-        except RaylogError as refusal:
-            number: int = event.request  # type: ignore[union-attr]  # only requests are refused
-            if self.is_new or isinstance(event, ev.Take):  # no state to prove; after a Take the member opens it again
-                decision.refuse(number, refusal)
-            else:
-                decision.refuse_proved(number, refusal)
+        if isinstance(event, Received):
+            try:
+                self._answer(event, decision)
+            except RaylogError as refusal:
+                if self.is_new or isinstance(event, ev.Take):  # no state to prove; a fetch's member opens it again
+                    decision.refuse(event.request, refusal)
+                else:
+                    decision.refuse_proved(event.request, refusal)
+        else:
+            self._take_note(event, decision)
         # Any step may have made room for a fetch that waits because too many records are locked or unfinished.
         decision.wakes |= self.book.counts[ACQUIRED] < locked or self.book.unfinished < unfinished
         return self._finish(decision)
+
+    def _answer(self, event: ev.Request, decision: QueueDecision) -> None:
+        match event:
+            case ev.Take():
+                self._take(event, decision)
+            case ev.Opened():
+                self._opened(event, decision)
+            case ev.Reset():
+                self._reset(event, decision)
+            case _:
+                self._acknowledged(event.message, event.request, decision)
+
+    def _take_note(self, event: ev.Occurrence, decision: QueueDecision) -> None:
+        match event:
+            case ev.ChangeStored():
+                self._unstored = [row for row in self._unstored if row[0] > event.number]
+                decision.wakes = True
+            case ev.Scanned():
+                self._scanned(event, decision)
+            case ev.Tick():
+                pass  # what is due is handled in every step
+            case ev.MemberLeft():
+                if self.members.pop(event.member, None) is not None:
+                    self._release_held(event.member, decision)
+            case ev.LogStarts():
+                self._log_starts(event, decision)
+            case ev.LetterBoxFound():
+                self._sender(event).box_found(event, decision)
+            case ev.LettersStored():
+                self._sender(event).stored(event, decision)
+            case ev.LettersRefused():
+                self._sender(event).refused(event, decision)
+            case ev.Reconfigured():
+                self._reconfigured(event, decision)
+            case _:
+                assert_never(event)
 
     def _decision(self, cause: str, now_ms: int) -> QueueDecision:
         return QueueDecision(cause, now_ms, self.counters, self.story)
@@ -137,10 +178,11 @@ class QueueMachine:
     # ------------------------------------------------------------ members
 
     def _opened(self, event: ev.Opened, decision: QueueDecision) -> None:
-        if event.member not in self.members:
-            self._check_new_member(event.member)
-        settings = checked(event.settings)
-        others = self.members.keys() - {event.member}
+        member = event.message.member_id
+        if member not in self.members:
+            self._check_new_member(member)
+        settings = checked(event.message.settings)
+        others = self.members.keys() - {member}
         if settings != self.settings:
             policy = policy_of(settings, self._topic)
             if others:
@@ -151,9 +193,9 @@ class QueueMachine:
             self._change_policy(policy_of(settings, self._topic))
         if self.is_new:
             self._begin_at(event.readable_end if self._starts_latest() else event.log_start)
-        if event.member in self.members:  # it began again, and knows none of the locks that it had
-            self._release_held(event.member, decision)
-        self.members[event.member] = decision.now_ms
+        if member in self.members:  # it began again, and knows none of the locks that it had
+            self._release_held(member, decision)
+        self.members[member] = decision.now_ms
         decision.reply(event.request, [self.policy.lock_ms, self.policy.by_key])
 
     def _check_new_member(self, member: str) -> None:
@@ -198,12 +240,8 @@ class QueueMachine:
         for first, end, cell in self.book.pieces(self.book.start, self.book.end):
             book.fill(first, end, cell)
         self._acknowledging.book = self.letters.book = self.copies.book = self.book = book
-        self.lanes = Lanes(book.start, book.is_available) if policy.by_key else None
-        self._acknowledging.lanes = self.lanes
-
-    def _member_left(self, event: ev.MemberLeft, decision: QueueDecision) -> None:
-        if self.members.pop(event.member, None) is not None:
-            self._release_held(event.member, decision)
+        self.key_queues = KeyQueues(book.start, book.is_available) if policy.by_key else None
+        self._acknowledging.key_queues = self.key_queues
 
     def _release_held(self, member: str, decision: QueueDecision) -> None:
         for first, end, cell in self.book.held_by(member):
@@ -216,8 +254,8 @@ class QueueMachine:
         """Return the lowest offset below ``readable_end`` that may be handed out now; None = there is none."""
         if self.book.counts[ACQUIRED] >= self.policy.acquired_max:
             return None
-        if self.lanes is not None:
-            return self.lanes.first_ready()
+        if self.key_queues is not None:
+            return self.key_queues.first_ready()
         if self._read_end is not None:
             readable_end = min(readable_end, self._read_end)
         again = self.book.next_again()
@@ -242,7 +280,7 @@ class QueueMachine:
         if log_start <= self.book.start:
             return False
         read_end = self.book.end if self._read_end is None else self._read_end
-        if min(self.book.end, read_end if self.lanes is None else self.lanes.scanned_end) < log_start:
+        if min(self.book.end, read_end if self.key_queues is None else self.key_queues.scanned_end) < log_start:
             return True
         return any(cell.state in (AVAILABLE, WAITING) for _, _, cell in self.book.pieces(self.book.start, log_start))
 
@@ -251,36 +289,37 @@ class QueueMachine:
 
         With order by key the scan finds their keys, in a retry topic how often they were handed out before.
         """
-        read_end = self._read_end if self.lanes is None else self.lanes.scanned_end
+        read_end = self._read_end if self.key_queues is None else self.key_queues.scanned_end
         if read_end is None:
             return None
         ahead = self.book.unfinished + max(0, read_end - self.book.end)
-        if self.lanes is not None:  # lanes have an entry for each scanned record until it is finished
-            ahead = len(self.lanes.offsets) + self.book.counts[ARCHIVING]
+        if self.key_queues is not None:  # key queues have an entry for each scanned record until it is finished
+            ahead = len(self.key_queues.offsets) + self.book.counts[ARCHIVING]
         scan = self.book.first_unfinished(max(read_end, self.book.start))
         return scan if scan < readable_end and ahead < self.policy.window_max else None
 
     def _take(self, event: ev.Take, decision: QueueDecision) -> None:
-        if event.member not in self.members:
-            raise UnknownMemberId(f"The queue does not know the member {event.member!r}; open it again.")
-        self.members[event.member] = decision.now_ms
-        left = min(event.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
-        if event.member in decision.silent:
+        member = event.message.member_id
+        if member not in self.members:
+            raise UnknownMemberId(f"The queue does not know the member {member!r}; open it again.")
+        self.members[member] = decision.now_ms
+        left = min(event.message.max_records, self.policy.acquired_max - self.book.counts[ACQUIRED])
+        if member in decision.silent:
             left = 0  # the fetch may be that of a member that hangs: it ends without records
-        ranges = self._lanes_taken(event, left) if self.lanes is not None else self._taken(event, left)
-        handed: list[tuple[int, int, int, int]] = []
+        ranges = self._taken_by_key(event, left) if self.key_queues is not None else self._taken(event, left)
+        handed: list[QueueRange] = []
         self._lease += 1
         for first, end, cell in self._without_gaps(ranges, event.gaps):
             count = cell.tries + 1
             until_ms = self._deadlines.add(decision.now_ms, self.policy.lock_ms, first, end)
-            lock = Cell(ACQUIRED, count, event.member, until_ms, decision.now_ms, lease=self._lease)
+            lock = Cell(ACQUIRED, count, member, until_ms, decision.now_ms, lease=self._lease)
             self.book.put(first, end, lock, is_stored=count > 1)
             if count > 1:
                 self._unstored.append((self._number + 1, first, end))
                 decision.marks = True
                 decision.count("handed_out_again", end - first)
             decision.count("handed_out", end - first)
-            handed.append((first, end, count, self._lease))
+            handed.append(QueueRange(first, end, count, self._lease))
         hand = ev.Hand(cause=decision.cause, request=event.request, ranges=handed, lock_ms=self.policy.lock_ms)
         decision.now.append(hand)
 
@@ -320,17 +359,17 @@ class QueueMachine:
                 found.append((fresh, end, Cell(AVAILABLE)))
         return found
 
-    def _lanes_taken(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
-        lanes = self.lanes
-        if lanes is None or left <= 0:
+    def _taken_by_key(self, event: ev.Take, left: int) -> list[tuple[int, int, Cell]]:
+        key_queues = self.key_queues
+        if key_queues is None or left <= 0:
             return []
         found: list[tuple[int, int, Cell]] = []
-        taken = lanes.take(event.first, event.end, left, REACH * left)
+        taken = key_queues.take(event.first, event.end, left, REACH * left)
         for number, (first, end) in enumerate(taken):
             cell = self.book.at(first)
             if (self._unstored and self._is_unstored(first, end)) or (self._is_last_try(cell) and found):
                 for offset, _ in taken[number:]:
-                    lanes.freed(offset)
+                    key_queues.freed(offset)
                 break
             if found and found[-1][1] == first and found[-1][2] == cell:
                 found[-1] = (found[-1][0], end, cell)
@@ -338,7 +377,7 @@ class QueueMachine:
                 found.append((first, end, cell))
             if self._is_last_try(cell):
                 for offset, _ in taken[number + 1 :]:
-                    lanes.freed(offset)
+                    key_queues.freed(offset)
                 break
         return found
 
@@ -349,21 +388,17 @@ class QueueMachine:
     def _is_unstored(self, first: int, end: int) -> bool:
         return any(first < stop and begin < end for _, begin, stop in self._unstored)
 
-    def _change_stored(self, event: ev.ChangeStored, decision: QueueDecision) -> None:
-        self._unstored = [row for row in self._unstored if row[0] > event.number]
-        decision.wakes = True
-
     def _scanned(self, event: ev.Scanned, decision: QueueDecision) -> None:
-        if self.lanes is not None:
-            self._lanes_scanned(self.lanes, event)
+        if self.key_queues is not None:
+            self._keys_scanned(self.key_queues, event)
         for place, tries in event.tries:
             self.book.inherit(place, tries)
         if self._read_end is not None:
             self._read_end = max(self._read_end, event.end)
         decision.wakes = True
 
-    def _lanes_scanned(self, lanes: Lanes, event: ev.Scanned) -> None:
-        offset = max(event.first, lanes.scanned_end)
+    def _keys_scanned(self, key_queues: KeyQueues, event: ev.Scanned) -> None:
+        offset = max(event.first, key_queues.scanned_end)
         fresh = self.book.end
         for place, key in event.keys:
             if place < offset:
@@ -371,10 +406,10 @@ class QueueMachine:
             if offset < place:
                 self._pass_over(offset, place)
             if place >= fresh or self.book.at(place).state in (AVAILABLE, ACQUIRED, WAITING):
-                lanes.add(place, key)
+                key_queues.add(place, key)
             offset = place + 1
         self._pass_over(offset, event.end)
-        lanes.scanned_end = max(lanes.scanned_end, event.end)
+        key_queues.scanned_end = max(key_queues.scanned_end, event.end)
 
     def _pass_over(self, first: int, end: int) -> None:
         """Finish offsets without records."""
@@ -386,14 +421,14 @@ class QueueMachine:
 
     # ------------------------------------------------------------ the rest
 
-    def _acknowledged(self, event: ev.Acknowledged, decision: QueueDecision) -> None:
-        if event.member in self.members:
-            self.members[event.member] = decision.now_ms
-        failures: list[list[Any]] = []
-        for verdict in event.verdicts:
-            failures += self._acknowledging.apply(event.member, verdict, decision)
-        result: list[Any] = [failures, self.copies.count > 0, self.policy.lock_ms, decision.shorter]
-        decision.reply(event.request, result)
+    def _acknowledged(self, message: QueueAcknowledgeRequest, request: RequestId, decision: QueueDecision) -> None:
+        member = message.member_id
+        if member in self.members:
+            self.members[member] = decision.now_ms
+        failures: list[object] = []
+        for verdict in message.verdicts:
+            failures += self._acknowledging.apply(member, verdict, decision)
+        decision.reply(request, [failures, self.copies.count > 0, self.policy.lock_ms, decision.shorter])
 
     def _log_starts(self, event: ev.LogStarts, decision: QueueDecision) -> None:
         for first, end, cell in self.book.pieces(self.book.start, event.offset):
@@ -402,8 +437,8 @@ class QueueMachine:
                 decision.count("lost_by_retention", end - first)
         if event.offset > self.book.end:
             self.book.put(self.book.end, event.offset, DEAD)
-        if self.lanes is not None:
-            self.lanes.scanned_end = max(self.lanes.scanned_end, event.offset)
+        if self.key_queues is not None:
+            self.key_queues.scanned_end = max(self.key_queues.scanned_end, event.offset)
         if self._read_end is not None:
             self._read_end = max(self._read_end, event.offset)
         decision.wakes = True
@@ -413,20 +448,20 @@ class QueueMachine:
             raise NonEmptyGroup(f"The queue has {len(self.members)} members; stop them, and reset it then.")
         if self.letters.is_under_way or self.copies.is_under_way:
             raise InvalidRequest("Dead letters, or copies, of this queue are being stored; reset it when they are.")
-        self._begin_at(event.offset)
+        wanted = event.message.offset
+        offset = {EARLIEST: event.log_start, LATEST: event.readable_end}.get(wanted, wanted)
+        offset = max(event.log_start, min(offset, event.readable_end))
+        self._begin_at(offset)
         decision.count("resets")
-        decision.reply(event.request, [event.offset])
+        decision.reply(event.request, [offset])
 
-    def _post(self, event: ev.LetterBoxFound | ev.LettersStored | ev.LettersRefused) -> DeadLetters:
+    def _sender(self, event: ev.LetterBoxFound | ev.LettersStored | ev.LettersRefused) -> DeadLetters:
         return self.copies if event.is_later else self.letters
 
     @property
     def is_retry_topic(self) -> bool:
         """Whether the topic has copies of records that were handed out elsewhere before."""
         return self._read_end is not None
-
-    def _tick(self, event: ev.Tick, decision: QueueDecision) -> None:
-        """Do nothing more: ``step`` handles what is due in every event."""
 
     def next_due_ms(self) -> int | None:
         """Return when a step is due if no other event comes first; None = never."""
@@ -448,40 +483,23 @@ class QueueMachine:
         sizes = {"window": self.book.end - self.book.start, "ranges": len(self.book), "held": self.letters.held}
         return {**counts, **sizes, "unfinished": self.book.unfinished, "full": int(self.is_full)}
 
-    def peek(self, first: int, limit: int, now_ms: int) -> list[list[Any]]:
-        """Return ranges from an offset on: first, end, state, count, member, milliseconds left, reason, message."""
-        rows: list[list[Any]] = []
+    def peek(self, first: int, limit: int, now_ms: int) -> list[QueuePeeked]:
+        """Return the ranges from an offset on."""
+        rows: list[QueuePeeked] = []
         for low, high, cell in self.book.pieces(first, self.book.end)[: min(limit, PEEK_MAX)]:
             left_ms = max(0, cell.until_ms - now_ms) if cell.state in (ACQUIRED, WAITING) else -1
             reason, message, _ = cell.cause or ("", "", -1)
-            rows.append([low, high, NAMES[cell.state], cell.tries, cell.member, left_ms, reason, message])
+            rows.append(QueuePeeked(low, high, NAMES[cell.state], cell.tries, cell.member, left_ms, reason, message))
         return rows
 
     def validate(self) -> None:
         """Raise ValueError unless the invariants of the parts hold."""
         self.book.validate()
-        if self.lanes is not None:
-            self.lanes.validate(lambda offset: self.book.at(offset).state == ACQUIRED)
+        if self.key_queues is not None:
+            self.key_queues.validate(lambda offset: self.book.at(offset).state == ACQUIRED)
 
 
 def _disagreement(wanted: Mapping[str, str], have: Mapping[str, str]) -> str:
     names = sorted(name for name in wanted.keys() | have.keys() if wanted.get(name) != have.get(name))
     rows = [f"{name}: {have.get(name, 'as the topic has it')!r}, not {wanted.get(name, 'unset')!r}" for name in names]
     return f"The members of the group have other settings ({'; '.join(rows)}); give all of them the same."
-
-
-_HANDLERS: Final[Mapping[type[Any], Callable[[QueueMachine, Any, QueueDecision], None]]] = {
-    ev.Opened: QueueMachine._opened,
-    ev.Take: QueueMachine._take,
-    ev.Acknowledged: QueueMachine._acknowledged,
-    ev.MemberLeft: QueueMachine._member_left,
-    ev.Scanned: QueueMachine._scanned,
-    ev.LogStarts: QueueMachine._log_starts,
-    ev.Reset: QueueMachine._reset,
-    ev.ChangeStored: QueueMachine._change_stored,
-    ev.LetterBoxFound: lambda machine, event, decision: machine._post(event).box_found(event, decision),
-    ev.LettersStored: lambda machine, event, decision: machine._post(event).stored(event, decision),
-    ev.Reconfigured: QueueMachine._reconfigured,
-    ev.LettersRefused: lambda machine, event, decision: machine._post(event).refused(event, decision),
-    ev.Tick: QueueMachine._tick,
-}

@@ -1,6 +1,6 @@
 """What is stored of queues: the whole state of a queue, and changes to it. Pure.
 
-The leader of a partition sends changes to the keeper of ``__share_state`` (``keeper.py``), which stores them and has
+The leader of a partition sends changes to that of ``__share_state`` (``share_states.py``), which stores them and has
 the state of every queue in memory. Offsets, counts and times are whole numbers; times are milliseconds since 1970.
 """
 
@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from raylog.core.queues.ranges import RangeMap
 from raylog.core.queues.states import AVAILABLE, TERMINAL, WireRange
+from raylog.protocol.message import Message
+from raylog.protocol.rows import wire_of
 
 
-class LetterBox(NamedTuple):
+class LetterBox(Message, frozen=True):
     """Where the dead letters of a queue go, and the producer id and next sequence with which they go there."""
 
     topic: str
@@ -24,34 +26,39 @@ class LetterBox(NamedTuple):
     next_sequence: int = 0
 
 
-class QueueChange(NamedTuple):
-    """A change to a queue; None = this part does not change."""
+class QueueChange(Message, frozen=True):
+    """A change to a queue; None = this part does not change.
+
+    ``is_reset``: whether all earlier states of records are void. ``copy_box``: like ``letter_box``, for copies that
+    wait in ``__scheduled``.
+    """
 
     start: int
     ranges: Sequence[WireRange]
     settings: Mapping[str, str] | None = None
     letter_box: LetterBox | None = None
     is_reset: bool = False
-    """Whether all earlier states of records are void."""
     copy_box: LetterBox | None = None
-    """Like ``letter_box``, for copies that wait in ``__scheduled``."""
 
-    def to_wire(self) -> list[Any]:
-        """Return the values that are stored and sent."""
-        box = None if self.letter_box is None else list(self.letter_box)
-        settings = None if self.settings is None else dict(self.settings)
-        copies = [] if self.copy_box is None else [list(self.copy_box)]
-        return [self.start, [list(row) for row in self.ranges], settings, box, self.is_reset, *copies]
-
-    @classmethod
-    def from_wire(cls, row: Sequence[Any]) -> QueueChange:
-        """Return stored values; raises TypeError or ValueError."""
-        start, ranges, settings, box, is_reset, *more = row
-        letter_box = None if box is None else LetterBox(*box[:5])
-        copy_box = LetterBox(*more[0][:5]) if more and more[0] is not None else None
-        return cls(int(start), [tuple(part) for part in ranges], settings, letter_box, bool(is_reset), copy_box)
+    def to_wire(self) -> list[object]:
+        """Return the values that are stored and sent; most queues have no copies, and no field for them."""
+        fields = wire_of(self)[:COPY_BOX_AT]
+        return fields if self.copy_box is None else [*fields, wire_of(self.copy_box)]
 
 
+class StoredChange(QueueChange, frozen=True):
+    """A change as a row has it. ``parts``: how many rows before it have its first ranges. ``partitions``: of the topic,
+    in a snapshot."""
+
+    parts: int = 0
+    partitions: int = 0
+
+    def to_wire(self) -> list[object]:
+        """Return the values that are stored."""
+        return wire_of(self) if self.parts or self.partitions else super().to_wire()
+
+
+COPY_BOX_AT: Final = 5
 RANGE_BYTES: Final = 60
 """About the most bytes of a stored range without its message."""
 _MESSAGE_AT: Final = 6
@@ -92,7 +99,7 @@ _FRESH: Final = (AVAILABLE, 0)
 
 @dataclass(slots=True)
 class QueueState:
-    """Everything that is stored of one queue, as the keeper has it."""
+    """Everything that is stored of one queue."""
 
     topic: str
     leader_epoch: int = -1

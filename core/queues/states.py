@@ -46,7 +46,7 @@ TRANSITIONS: Final[Mapping[int, frozenset[int]]] = {
 
 
 POSTPONED: Final = "postponed"
-"""Reason of a record that leaves without a dead letter: a copy waits in ``__scheduled`` (``archiving/copies.py``)."""
+"""Reason of a record that leaves without a dead letter: a copy waits in ``__scheduled`` (``letters.py``)."""
 
 
 class Cause(NamedTuple):

@@ -13,8 +13,7 @@ from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
-from raylog.core.queues import policy
-from raylog.core.queues.archiving import origins
+from raylog.core.queues import origins, policy
 from raylog.core.queues.durations import Backoff
 from raylog.core.queues.machine import QueueMachine
 from tests.cluster.local_cluster import LocalCluster

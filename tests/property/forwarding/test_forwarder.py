@@ -1,7 +1,7 @@
 """Whatever owners, targets and the network do: each record arrives once, in order, and not before its time.
 
-An owner is replaced at any moment, its last note stored or not; what it sent arrives late, twice or never. Topics are
-deleted and created again, targets are away, and refuse records.
+An owner is replaced at any moment, its last progress stored or not; what it sent arrives late, twice or never. Topics
+are deleted and created again, targets are away, and refuse records.
 """
 
 import random
@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderSettings
-from raylog.core.forwarding.note import Note
 from raylog.core.lane import Trouble
 from tests.unit.core.forwarding.desk import Desk, size_of
 
@@ -77,7 +76,7 @@ class Story:
         desk.todo.rotate(-chance.randrange(len(desk.todo)))
         effect = desk.todo[0]
         if isinstance(effect, ev.Save) and chance.random() < 0.1:
-            desk.note = Note.from_wire(effect.note.to_wire())  # it is stored, and the owner dies before it knows
+            desk.progress = effect.progress  # it is stored, and the owner dies before it knows
             desk.begin()
         elif isinstance(effect, ev.Send) and chance.random() < 0.4:
             desk.todo.popleft()

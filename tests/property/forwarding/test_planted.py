@@ -19,8 +19,8 @@ BUGS = {
     "a decision is sent before it is stored": (
         ForwarderMachine,
         "_save",
-        "self._out.now.append(ev.Save(self.note))",
-        "self._out.now.append(ev.Save(self.note)); self._send_all(0); self.stage = Stage.SAVING",
+        "self._out.now.append(ev.Save(self.progress))",
+        "self._out.now.append(ev.Save(self.progress)); self._send_all(0); self.stage = Stage.SAVING",
     ),
     "a sixth piece is sent in a turn": (ForwarderMachine, "_due", "PIECES_MAX", "50"),
     "records go before they are due": (
@@ -32,8 +32,8 @@ BUGS = {
     "a successor begins behind what was decided": (
         ForwarderMachine,
         "_loaded",
-        "self.note = self._saved = event.note",
-        "self.note = self._saved = replace(event.note, position=event.note.decided_end)",
+        "self.progress = self._saved = event.progress",
+        "self.progress = self._saved = replace(event.progress, position=event.progress.decided_end)",
     ),
     "only the first parcel of a deleted topic is sent another way": (
         ForwarderMachine,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from raylog.actors.naming import TRANSACTIONS_TOPIC
 from raylog.actors.permissions import NO_TOPIC, Named, NamedTopic, lacks_schedule, permissions, sees_offset
 from raylog.base.errors import ClusterAuthorizationFailed, UnknownTopicId
-from raylog.core.queues.archiving.origins import retry_topic
+from raylog.core.queues.origins import retry_topic
 from raylog.protocol.broker import BROKER
 from raylog.protocol.documents.registry import ENDPOINTS, methods
 from raylog.protocol.groups import GROUP_COORDINATOR

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from raylog.actors.forwarding.notes import decode_note, encode_note
+from raylog.actors.forwarding.progress import decode_progress, encode_progress
 from raylog.actors.scheduling.checkpoints import joined
 from raylog.actors.scheduling.rows import read_batches
 from raylog.base.errors import UnsupportedVersion
-from raylog.core.forwarding.note import Note
+from raylog.core.forwarding.progress import Progress
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, to_wire
 from raylog.storage.batch.records import encode_batch
 
-NOTE = Note(producer_id=1, position=2, decided_end=3)
+PROGRESS = Progress(producer_id=1, position=2, decided_end=3)
 CHECKPOINT = Checkpoint(1, 5, 7)
 
 
@@ -37,6 +37,6 @@ def test_a_checkpoint_in_pieces_is_named_by_its_number() -> None:
 
 
 def test_the_note_of_a_forwarder_is_named_by_its_topic() -> None:
-    assert decode_note(encode_note(NOTE)) == NOTE
+    assert decode_progress(encode_progress(PROGRESS)) == PROGRESS
     with pytest.raises(UnsupportedVersion, match=r"note in __forwarding cannot be read .* install that release\."):
-        decode_note(shorter(NOTE.to_wire()))
+        decode_progress(b"\x92\x01\x02")

@@ -24,12 +24,10 @@ from raylog.core.queues.records import QueueChange, QueueState
 from raylog.core.queues.states import ACQUIRED, ARCHIVING, TERMINAL
 from raylog.protocol.queues import (
     QueueAcknowledgeReply,
-    QueueFailure,
     QueueFetchReply,
-    QueueRange,
-    QueueShorterLock,
     QueueVerdict,
 )
+from tests.unit.core.queues.requests import acknowledged, opened, take
 
 RECORDS = 12
 WAIT_MS = 20_000
@@ -51,7 +49,10 @@ class Leader:
         self.take_in(self.machine.loaded(self.now, self.now))
 
     def feed(self, kind: Any, **fields: Any) -> list[Any]:
-        return self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
+        return self.step(kind(cause="test", now_ms=self.now, **fields))
+
+    def step(self, event: ev.Event) -> list[Any]:
+        return self.take_in(self.machine.step(event))
 
     def take_in(self, outbox: Any) -> list[Any]:
         effects = [*outbox.now, *outbox.after_sync]
@@ -67,23 +68,13 @@ class Leader:
         first = self.machine.next_offset(RECORDS)
         if first is None:
             return None
-        fields = {"member": member, "first": first, "end": RECORDS, "max_records": 5, "gaps": ()}
-        effects = self.feed(ev.Take, request=1, **fields)
+        effects = self.step(take(member, (first, RECORDS), 5, self.now))
         return next(effect for effect in effects if isinstance(effect, ev.Hand))
 
     def acknowledge(self, member: str, rows: list[QueueVerdict]) -> QueueAcknowledgeReply:
-        verdicts = [
-            ev.Verdict(row.first, row.end, row.kind, row.count, row.delay_ms, row.message, row.lease) for row in rows
-        ]
-        effects = self.feed(ev.Acknowledged, request=1, member=member, verdicts=verdicts)
+        effects = self.step(acknowledged(member, rows, self.now))
         result: Any = next(row for row in effects if isinstance(row, Reply)).result
-        failures, postpones, lock_ms, shorter = result
-        return QueueAcknowledgeReply(
-            [QueueFailure(*row) for row in failures],
-            postpones,
-            lock_ms,
-            [QueueShorterLock(*row) for row in shorter],
-        )
+        return QueueAcknowledgeReply(*result)
 
 
 class Worker:
@@ -110,7 +101,7 @@ class Worker:
     def open(self) -> None:
         self.book.lose_all()
         self.parked = self.answer = self.request = self.reply = None
-        self.leader.feed(ev.Opened, request=1, member=self.name, settings={})
+        self.leader.step(opened(self.name, {}, self.leader.now))
         self.is_unaware = False
 
     # As `Holder`
@@ -149,8 +140,7 @@ class Worker:
         if hand is None or not hand.ranges:
             return
         waited_ms = max(0, self.leader.now - came - 1)
-        ranges = [QueueRange(*row) for row in hand.ranges]
-        self.parked, self.answer = None, (QueueFetchReply(ranges, hand.lock_ms, waited_ms), sent_s, session)
+        self.parked, self.answer = None, (QueueFetchReply(hand.ranges, hand.lock_ms, waited_ms), sent_s, session)
 
     def read(self) -> None:
         if self.answer is None:

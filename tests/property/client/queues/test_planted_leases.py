@@ -40,7 +40,7 @@ BUGS: dict[str, tuple[Any, str, str, str]] = {
     "a renewal counts before it is answered": (LeaseBook, "_renewed", "sent_s + lock_ms", "sent_s + 1.0 + lock_ms"),
     "a verdict on one hand-out counts for the next one with its count": (
         Acknowledging,
-        "_applied",
+        "apply",
         "or verdict.lease not in (0, cell.lease)",
         "",
     ),

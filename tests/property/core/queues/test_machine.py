@@ -12,7 +12,10 @@ from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState
 from raylog.core.queues.states import AVAILABLE, TERMINAL
+from raylog.protocol.message import read
+from raylog.protocol.queues import QueueVerdict
 from tests.property.core.queues.letter_topics import LetterTopics
+from tests.unit.core.queues.requests import acknowledged, opened, take
 
 MEMBERS = ("a", "b", "c")
 RECORDS = 40
@@ -57,22 +60,31 @@ class Worked(RuleBasedStateMachine):
         """Effects that wait for the log, each with how many changes have to be stored first."""
         self.pending: list[QueueChange] = []
         self.held.clear()
-        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        snapshot = read(QueueChange, self.stored.snapshot().to_wire(), "A change")
         self.machine = QueueMachine(snapshot, self.topic, is_later=False)
         self.take_in(self.machine.loaded(self.now, 5_000_000 + self.now))
         for member in MEMBERS:
-            self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+            self.open_as(member)
 
     def number(self) -> int:
         self.request += 1
         return self.request
 
     def feed(self, kind: Any, **fields: Any) -> list[Any]:
+        return self.step(kind(cause="test", now_ms=self.now, **fields))
+
+    def step(self, event: ev.Event) -> list[Any]:
         had_work = self.has_work()
-        effects = self.take_in(self.machine.step(kind(cause="test", now_ms=self.now, **fields)))
+        effects = self.take_in(self.machine.step(event))
         if not had_work and self.has_work():
-            assert any(isinstance(effect, ev.Wake) for effect in effects), f"{kind.__name__} {fields} wakes no fetch"
+            assert any(isinstance(effect, ev.Wake) for effect in effects), f"{event} wakes no fetch"
         return effects
+
+    def open_as(self, member: str) -> None:
+        self.step(opened(member, self.settings_of_group, self.now, self.number()))
+
+    def report(self, member: str, *verdicts: QueueVerdict, request: int = 0) -> list[Any]:
+        return self.step(acknowledged(member, verdicts, self.now, request or self.number()))
 
     def has_work(self) -> bool:
         """Whether a fetch that waits could go on: hand something out, or read what is next."""
@@ -81,7 +93,7 @@ class Worked(RuleBasedStateMachine):
     def take_in(self, outbox: Any) -> list[Any]:
         for effect in outbox.now:
             if isinstance(effect, ev.StoreChange):
-                self.pending.append(QueueChange.from_wire(effect.change.to_wire()))
+                self.pending.append(read(QueueChange, effect.change.to_wire(), "A change"))
             elif isinstance(effect, ev.FindLetterBox):
                 self.open.append((0, effect))
         self.open += [(len(self.pending), effect) for effect in outbox.after_sync]
@@ -131,17 +143,15 @@ class Worked(RuleBasedStateMachine):
         end = min(RECORDS, first + 15)
         gaps = [(max(low, first), min(high, end)) for low, high in self.gaps if low < end and high > first]
         self.now += read_ms
-        effects = self.feed(
-            ev.Take, request=self.number(), member=member, first=first, end=end, max_records=most, gaps=gaps
-        )
+        effects = self.step(take(member, (first, end), most, self.now, self.number(), gaps))
         hands = [effect for effect in effects if isinstance(effect, ev.Hand)]
         assert len(hands) == 1
         total = 0
-        for low, high, count, _ in hands[0].ranges:
-            total += high - low
-            assert first <= low < high <= end
-            for offset in range(low, high):
-                self.see(member, offset, count)
+        for row in hands[0].ranges:
+            total += row.end - row.first
+            assert first <= row.first < row.end <= end
+            for offset in range(row.first, row.end):
+                self.see(member, offset, row.count)
         assert total <= most
 
     def see(self, member: str, offset: int, count: int) -> None:
@@ -183,12 +193,7 @@ class Worked(RuleBasedStateMachine):
         delay_ms = (-1, 2_000, LATE_MS)[pick % 3] if kind == ev.RETRY else -1
         if kind in (ev.ACCEPT, ev.REJECT):
             self.acks[request] = {offset} if is_valid and kind == ev.ACCEPT else set()
-        effects = self.feed(
-            ev.Acknowledged,
-            request=request,
-            member=member,
-            verdicts=[ev.Verdict(offset, offset + 1, kind, count, delay_ms)],
-        )
+        effects = self.report(member, QueueVerdict(offset, offset + 1, kind, count, delay_ms), request=request)
         assert not [effect for effect in effects if isinstance(effect, (Reply, Refuse))]
         answer: list[Any] = [row for _, row in self.open if isinstance(row, Reply) and row.request == request]
         if kind == ev.RETURN and not is_valid and not answer[0].result[0]:  # too late, and no member has got it since
@@ -217,9 +222,9 @@ class Worked(RuleBasedStateMachine):
     def reject_all(self, member: str) -> None:
         """A member rejects all that it has, at once: their letters are a batch."""
         held = [(offset, count) for offset, (count, until) in self.held[member].items() if until > self.now]
-        verdicts = [ev.Verdict(offset, offset + 1, ev.REJECT, count) for offset, count in sorted(held)]
+        verdicts = [QueueVerdict(offset, offset + 1, ev.REJECT, count) for offset, count in sorted(held)]
         if verdicts:
-            self.feed(ev.Acknowledged, request=self.number(), member=member, verdicts=verdicts)
+            self.report(member, *verdicts)
         self.held[member].clear()
 
     @rule(member=st.sampled_from(MEMBERS), other=st.sampled_from(MEMBERS))
@@ -228,8 +233,8 @@ class Worked(RuleBasedStateMachine):
         held = [offset for offset, (_, until) in self.held[other].items() if until > self.now]
         if member == other or not held:
             return
-        verdict = ev.Verdict(min(held), min(held) + 1, ev.RELEASE)
-        self.feed(ev.Acknowledged, request=self.number(), member=member, verdicts=[verdict])
+        verdict = QueueVerdict(min(held), min(held) + 1, ev.RELEASE)
+        self.report(member, verdict)
         assert self.machine.book.at(min(held)).member == other
 
     @rule(ms=st.sampled_from((10, 1_000, 10_000, 31_000)))
@@ -240,7 +245,7 @@ class Worked(RuleBasedStateMachine):
     @rule(member=st.sampled_from(MEMBERS))
     def member_opens_again(self, member: str) -> None:
         """It knows of no lock that it had before: others may get the records."""
-        self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+        self.open_as(member)
         self.held[member].clear()
         assert not self.machine.book.held_by(member)
 
@@ -252,7 +257,7 @@ class Worked(RuleBasedStateMachine):
     def member_goes(self, member: str) -> None:
         self.feed(ev.MemberLeft, member=member)
         self.held[member].clear()
-        self.feed(ev.Opened, request=self.number(), member=member, settings=self.settings_of_group)
+        self.open_as(member)
 
     @rule(acquired=st.sampled_from(("4", "12")), order=st.sampled_from(("none", "key")))
     def topic_is_changed(self, acquired: str, order: str) -> None:
@@ -322,8 +327,8 @@ class Worked(RuleBasedStateMachine):
             self.settle()
             self.fetch(MEMBERS[0], 10, 0)
             for offset, (count, _) in sorted(self.held[MEMBERS[0]].items()):
-                verdict = ev.Verdict(offset, offset + 1, ev.ACCEPT, count)
-                self.feed(ev.Acknowledged, request=self.number(), member=MEMBERS[0], verdicts=[verdict])
+                verdict = QueueVerdict(offset, offset + 1, ev.ACCEPT, count)
+                self.report(MEMBERS[0], verdict)
                 self.accepted.add(offset)
             self.held[MEMBERS[0]].clear()
             if self.machine.book.start == RECORDS and not self.pending:

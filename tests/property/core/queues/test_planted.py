@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from raylog.core.queues.acknowledging import Acknowledging
-from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.letters import DeadLetters
 from raylog.core.queues.ranges import RangeMap
 from tests.property.core.queues.test_machine import Worked, WorkedRetryTopic
 from tests.simulation.planted.bugs import Edit
@@ -71,7 +71,7 @@ BUGS = {
         "cell.tries >= tries",
         "True",
     ),
-    "a verdict of another member counts": (Worked, Acknowledging, "_applied", "or cell.member != member", ""),
+    "a verdict of another member counts": (Worked, Acknowledging, "apply", "or cell.member != member", ""),
     "a letter that is too large counts as stored": (
         Worked,
         DeadLetters,

@@ -1,4 +1,4 @@
-"""Bugs of forwarders, their keeper and redrives, seen by the readers of dead letters."""
+"""Bugs of forwarders, what is stored of them, and redrives, seen by the readers of dead letters."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORWARDING_BUGS: Final = (
         "each leader forwards under another producer id",
         Forwarder,
         "_send",
-        _edit("machine.note.producer_id,", "machine.note.producer_id + self._host.leader_epoch,"),
+        _edit("machine.progress.producer_id,", "machine.progress.producer_id + self._host.leader_epoch,"),
         ("W51", "W52"),
         30,
     ),
@@ -52,12 +52,12 @@ FORWARDING_BUGS: Final = (
         ("W50",),
     ),
     _bug(
-        "the keeper keeps notes in memory alone",
+        "the progress of forwarders is in memory alone",
         ForwarderStates,
         "_write_state",
         _edit(
-            "self._write([STATE, name], [*state], decision)",
-            "self.states[name] = state",
+            "self._write(state, decision)",
+            "self.states[state.name] = state",
         ),
         ("W51", "W52", "W53", "W9"),
         30,
@@ -67,8 +67,8 @@ FORWARDING_BUGS: Final = (
         ForwarderMachine,
         "_loaded",
         _edit(
-            "self.note = self._saved = event.note",
-            "self.note = self._saved = replace(event.note, position=event.note.decided_end)",
+            "self.progress = self._saved = event.progress",
+            "self.progress = self._saved = replace(event.progress, position=event.progress.decided_end)",
         ),
         ("W53", "W9", "W51"),
         30,
@@ -77,7 +77,7 @@ FORWARDING_BUGS: Final = (
         "parcels are sent before the decision is stored",
         ForwarderMachine,
         "_save",
-        _edit("self._out.now.append(ev.Save(self.note))", "self._is_saved(0)"),
+        _edit("self._out.now.append(ev.Save(self.progress))", "self._is_saved(0)"),
         ("W51", "W52", "W53"),
         30,
     ),

@@ -15,9 +15,9 @@ from raylog.client.queues.buffer import MessageBuffer
 from raylog.client.queues.engine import QueueEngine
 from raylog.client.queues.source import QueueSource
 from raylog.core.queues.acknowledging import Acknowledging
-from raylog.core.queues.archiving.letters import DeadLetters
 from raylog.core.queues.book import RecordBook
 from raylog.core.queues.decision import QueueDecision
+from raylog.core.queues.letters import DeadLetters
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import QUEUES
 from tests.simulation.whole.planted.bugs import Bug

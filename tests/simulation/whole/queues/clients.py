@@ -11,7 +11,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer, QueueMessage
-from raylog.core.queues.archiving.origins import Origin
+from raylog.core.queues.origins import Origin
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.queues.jobs import ABORTED, KEPT, Group, Job, Jobs
 from tests.simulation.whole.transactions.clients import refusals

@@ -2,10 +2,10 @@
 
 import pytest
 
-from raylog.actors.forwarding.pieces import PIECE_BYTES, Held, cut, encode
+from raylog.actors.forwarding.pieces import PIECE_BYTES, PieceRecords, cut, encode
 from raylog.core.dead_letters import HOPS, HOPS_MAX, REASON, TTL, Header, cause_of
 from raylog.core.forwarding.events import Parcel
-from raylog.core.forwarding.note import UNDELIVERABLE, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Route
 from raylog.core.forwarding.rules import ExpiryRule, FilingRule, RedriveRule, Rule
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, Envelope
 from raylog.protocol.replica import AbortedTxn
@@ -37,15 +37,15 @@ def stamped(marker: TxnMarker, offset: int) -> bytes:
     return offset.to_bytes(8, "big") + marker.encode()[8:]
 
 
-def pieces(records: bytes, offset: int = 0, rule: Rule = EXPIRY, rows_max: int = 1 << 30) -> list[Held]:
+def pieces(records: bytes, offset: int = 0, rule: Rule = EXPIRY, rows_max: int = 1 << 30) -> list[PieceRecords]:
     return cut(records, offset, (), 3, rule, lambda timestamp: timestamp + 100, rows_max)[0]
 
 
-def spans(found: list[Held]) -> list[tuple[int, int]]:
+def spans(found: list[PieceRecords]) -> list[tuple[int, int]]:
     return [(held.piece.first, held.piece.end) for held in found]
 
 
-def sent(held: Held, rule: Rule, route: Route, *, refused: bool = False, bare: bool = False) -> Columns:
+def sent(held: PieceRecords, rule: Rule, route: Route, *, refused: bool = False, bare: bool = False) -> Columns:
     """The records of a parcel with all of a piece."""
     offsets = tuple(offset for each, found in held.piece.parts for offset in found if each == route)
     parcel = Parcel(

@@ -13,6 +13,7 @@ from raylog.actors.queues.queue import Queue
 from raylog.actors.queues.reading import LogReader
 from raylog.core.queues.records import QueueChange, QueueState
 from raylog.protocol import queues as wire
+from raylog.protocol.message import read
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from tests.simulation.outbox import loop as virtual
 
@@ -62,7 +63,7 @@ class States:
     async def read(self, group: str) -> tuple[int, QueueChange, bool]:
         stored = QueueState("jobs")
         stored.apply(QueueChange(0, (), {}, None))
-        return 1, QueueChange.from_wire(stored.snapshot().to_wire()), False
+        return 1, read(QueueChange, stored.snapshot().to_wire(), "A change"), False
 
     async def write(self, *_: object) -> None:
         await asyncio.sleep(0.005)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.forwarding.keeper import ForwarderStateRole as Forwarding
+from raylog.actors.forwarding.forwarder_states import ForwarderStateRole as Forwarding
 from raylog.actors.naming import FORWARDING_TOPIC, SHARE_STATE_TOPIC
-from raylog.actors.queues.keeper import ShareStateRole as ShareState
+from raylog.actors.queues.share_states import ShareStateRole as ShareState
 from raylog.actors.roles.role import Role
 from raylog.actors.scheduling import requests as scheduling
 from raylog.actors.scheduling.role import SchedulerRole

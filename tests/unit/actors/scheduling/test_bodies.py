@@ -12,7 +12,7 @@ from raylog.actors.scheduling import bodies
 from raylog.actors.scheduling.bodies import Bodies, Body, encode
 from raylog.core.dead_letters import Cause, Reason, cause_of
 from raylog.core.lane import SEQUENCES
-from raylog.core.queues.archiving.origins import Origin
+from raylog.core.queues.origins import Origin
 from raylog.core.scheduling.envelope import Envelope, Header
 from raylog.core.scheduling.keys import key_of
 from raylog.core.scheduling.rows import Batch

@@ -1,16 +1,15 @@
-"""A forwarder's surroundings for tests: a source, targets that remember producers as partitions do, stored notes."""
+"""A forwarder's surroundings for tests: a source, targets that remember producers as partitions do, stored progress."""
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
 
-import msgpack
-
+from raylog.actors.forwarding.progress import encode_progress
 from raylog.base.errors import InvalidProducerEpoch, OutOfOrderSequence
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import ForwarderMachine, ForwarderSettings
-from raylog.core.forwarding.note import UNDELIVERABLE, Note, Route
+from raylog.core.forwarding.progress import UNDELIVERABLE, Progress, Route
 from raylog.core.lane import Trouble
 from raylog.storage.batch.header import BatchHeader
 from raylog.storage.log.producer_state import ProducerState
@@ -70,10 +69,10 @@ class Desk:
         self.topics: dict[Route, str] = {UNDELIVERABLE: "dead"}
         """Routes that lead somewhere, with the ids of their topics."""
         self.targets: dict[str, Target] = {"dead": Target()}
-        self.note = Note(producer_id=PRODUCER, position=0, decided_end=0)
+        self.progress = Progress(producer_id=PRODUCER, position=0, decided_end=0)
         self.saves = 0
-        self.largest_note = 0
-        """Bytes of the largest note that was stored."""
+        self.largest_progress = 0
+        """Bytes of the largest progress that was stored."""
         self.producers = PRODUCER
         self.rule = ""
         self.rules: list[str | None] = []
@@ -107,15 +106,15 @@ class Desk:
         self.pieces.append(piece)
         if self.is_waiting:
             self.is_waiting = False
-            self.feed(self.read(self.machine.note.position))
+            self.feed(self.read(self.machine.progress.position))
         return piece
 
     def begin(self) -> None:
-        """Let a new owner begin, from the stored note."""
+        """Let a new owner begin, from the stored progress."""
         self.machine = ForwarderMachine(self.settings)
         self.todo.clear()
         self.is_waiting = False
-        self.feed(ev.Loaded(now_ms=self.now_ms, note=self.note))
+        self.feed(ev.Loaded(now_ms=self.now_ms, progress=self.progress))
 
     def feed(self, event: ev.Event) -> None:
         self.todo.extend(self.machine.step(event).now)
@@ -149,9 +148,9 @@ class Desk:
                 producer_id = self.producers if effect.takes_producer else -1
                 self.feed(ev.Resolved(now_ms=self.now_ms, found=found, producer_id=producer_id))
             case ev.Save():
-                self.note = Note.from_wire(effect.note.to_wire())
+                self.progress = effect.progress
                 self.saves += 1
-                self.largest_note = max(self.largest_note, len(msgpack.packb(effect.note.to_wire())))
+                self.largest_progress = max(self.largest_progress, len(encode_progress(effect.progress)))
                 self.feed(ev.Saved(now_ms=self.now_ms))
             case ev.Send():
                 self.answer(effect.parcel)
@@ -163,7 +162,7 @@ class Desk:
         target = self.targets.get(parcel.topic_id)
         if target is None:
             return Trouble.DELETED
-        return target.append(parcel, self.machine.note.producer_id) if target.is_reachable else Trouble.UNREACHABLE
+        return target.append(parcel, self.machine.progress.producer_id) if target.is_reachable else Trouble.UNREACHABLE
 
     def answer(self, parcel: ev.Parcel) -> None:
         """Bring a parcel to its target, and let the forwarder know."""

@@ -2,9 +2,10 @@
 
 import pytest
 
+from raylog.actors.forwarding.progress import decode_progress, encode_progress
 from raylog.core.forwarding import events as ev
 from raylog.core.forwarding.machine import PIECES_MAX, ForwarderSettings, Stage
-from raylog.core.forwarding.note import Again, Note, RouteState
+from raylog.core.forwarding.progress import Again, Progress, RouteState
 from tests.unit.core.forwarding.desk import PRODUCER, Desk, size_of
 
 
@@ -59,7 +60,7 @@ def test_records_that_stay_cost_no_stored_note(desk: Desk) -> None:
     desk.begin()
     desk.settle()
     assert desk.saves == 0
-    assert desk.machine.note.position == 500
+    assert desk.machine.progress.position == 500
 
 
 def test_what_a_group_has_acknowledged_is_left_out(desk: Desk) -> None:
@@ -185,7 +186,7 @@ def test_a_target_that_forgot_the_producer_gets_the_rest_in_a_new_epoch(desk: De
     desk.add_piece(2, "jobs")
     desk.settle()
     assert desk.holds("jobs") == [0, 1, 2, 3]
-    assert desk.machine.note.routes == (RouteState(("jobs", 0), "jobs", 0, 1, 2),)
+    assert desk.machine.progress.routes == (RouteState("jobs", 0, "jobs", 0, 1, 2),)
 
 
 def test_a_target_that_is_away_is_tried_again(desk: Desk) -> None:
@@ -231,7 +232,7 @@ def test_it_ends_at_its_end() -> None:
     desk.settle()
     assert desk.holds("jobs") == [0, 1, 2, 3, 4]
     assert desk.ended == ev.Ended(was_stopped=False)
-    assert desk.note.position == desk.note.decided_end == 5
+    assert desk.progress.position == desk.progress.decided_end == 5
 
 
 def test_it_ends_where_there_is_nothing() -> None:
@@ -263,7 +264,7 @@ def test_a_stop_comes_after_what_is_decided(desk: Desk) -> None:
     desk.settle()
     assert desk.holds("jobs") == list(range(PIECES_MAX))
     assert desk.ended == ev.Ended(was_stopped=True)
-    assert desk.note.position == PIECES_MAX
+    assert desk.progress.position == PIECES_MAX
 
 
 def test_a_stop_does_not_wait_for_a_target_that_is_away(desk: Desk) -> None:
@@ -276,19 +277,19 @@ def test_a_stop_does_not_wait_for_a_target_that_is_away(desk: Desk) -> None:
     assert desk.ended == ev.Ended(was_stopped=True)
 
 
-def test_a_note_survives_its_wire_form() -> None:
-    note = Note(
+def test_progress_survives_its_wire_form() -> None:
+    progress = Progress(
         producer_id=9,
         position=3,
         decided_end=8,
         skip_below=4,
-        routes=(RouteState(("a", 1), "id", 0, 2, 77),),
+        routes=(RouteState("a", 1, "id", 0, 2, 77),),
         lost=(("b", 0),),
-        again=(Again(("a", 1), 3, 5, is_refused=True, is_bare=True),),
+        again=(Again("a", 1, 3, 5, is_refused=True, is_bare=True),),
         sent=12,
         rule="jobs",
     )
-    assert Note.from_wire(note.to_wire()) == note
+    assert decode_progress(encode_progress(progress)) == progress
 
 
 def test_a_successor_decides_by_the_rule_of_the_decision(desk: Desk) -> None:
@@ -305,4 +306,4 @@ def test_a_successor_decides_by_the_rule_of_the_decision(desk: Desk) -> None:
     desk.add_piece(1, "jobs")
     desk.settle()
     assert [rule for rule in desk.rules if rule] == ["before"]
-    assert desk.note.rule == "after"
+    assert desk.progress.rule == "after"

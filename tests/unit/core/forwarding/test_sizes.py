@@ -1,11 +1,11 @@
-"""A forwarder's note fits its log, however many places the records that it sends on name."""
+"""A forwarder's progress fits its log, however many places the records that it sends on name."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from raylog.core.forwarding import events as ev
+from raylog.protocol.message import replace
 from tests.unit.core.forwarding.desk import Desk
 
 ROW_BYTES = 1_000_000
@@ -27,7 +27,7 @@ def test_places_without_number_do_not_make_a_note_too_large() -> None:
         add_piece(desk, names[start : start + 500])
     desk.begin()
     desk.settle(1_000_000)
-    assert desk.largest_note < ROW_BYTES
+    assert desk.largest_progress < ROW_BYTES
     assert [desk.holds(name) for name in names] == [[number] for number in range(len(names))]
     assert desk.producers > 7, "all lanes began again under other producer ids"
 
@@ -38,7 +38,7 @@ def test_places_that_do_not_exist_do_not_make_a_note_too_large() -> None:
         add_piece(desk, [f"{number:05}-{'t' * 200}" for number in range(start, start + 1_000)])
     desk.begin()
     desk.settle(1_000_000)
-    assert desk.largest_note < ROW_BYTES
+    assert desk.largest_progress < ROW_BYTES
     assert sorted(desk.holds("dead")) == list(range(8_000))
 
 
@@ -58,7 +58,7 @@ def test_what_a_place_got_before_is_not_sent_there_again_by_a_successor() -> Non
     sent = [offset for name in names for offset in desk.holds(name)]
     assert len(sent) == len(set(sent)) == 16 * 400
     assert desk.producers > 7
-    assert desk.largest_note < ROW_BYTES
+    assert desk.largest_progress < ROW_BYTES
 
 
 def test_a_lane_whose_epochs_end_goes_on_with_another_producer() -> None:
@@ -67,11 +67,11 @@ def test_a_lane_whose_epochs_end_goes_on_with_another_producer() -> None:
     desk.add_piece(2, "orders")
     desk.begin()
     desk.settle()
-    (state,) = desk.note.routes
-    desk.note = replace(desk.note, routes=(replace(state, epoch=30_000, next_sequence=0),))
+    (state,) = desk.progress.routes
+    desk.progress = replace(desk.progress, routes=(replace(state, epoch=30_000, next_sequence=0),))
     desk.begin()
     desk.add_piece(2, "orders")
     desk.settle()
     assert target.records == [0, 1, 2, 3]
     assert desk.producers == 8
-    assert desk.machine.note.routes[0].epoch == 0
+    assert desk.machine.progress.routes[0].epoch == 0

@@ -11,20 +11,24 @@ from raylog.core.coordinators.events import AppendRecords, StoreProof
 from raylog.core.decision import Refuse, Reply
 from raylog.core.forwarding.redrives import CANCELLED, CANCELLING, DONE, KEPT_MS, RUNNING, Frontier, Outcome
 from raylog.core.forwarding.states import (
-    CancelRedrive,
     Event,
     ForwarderStates,
     ListRedrives,
-    LoadState,
     LookUpTopic,
     PartitionRedriven,
     RedriveEnded,
     RunRedrive,
-    SaveState,
-    StartRedrive,
     StopRedrive,
     TopicLookedUp,
     state_name,
+)
+from raylog.core.received import Received
+from raylog.protocol.forwarding import (
+    CancelRedriveRequest,
+    ListRedrivesRequest,
+    LoadForwarderRequest,
+    SaveForwarderRequest,
+    StartRedriveRequest,
 )
 
 DAY_MS = 1_800_000_000_000
@@ -54,9 +58,15 @@ class States:
 
     def send(self, kind: Any, **fields: Any) -> Any:
         """Send a request; returns its answer, or None if it waits."""
-        self._requests += 1
-        self.feed(kind(request=self._requests, **TIME, **fields))
+        self.feed(Received(message=self._message(kind, **fields), request=self._number(), **TIME))
         return self.answer()
+
+    def _message(self, kind: Any, **fields: Any) -> Any:
+        return kind(topic_id="f", partition=0, current_leader_epoch=0, **fields)
+
+    def _number(self) -> int:
+        self._requests += 1
+        return self._requests
 
     def answer(self) -> Any:
         for effect in self.effects:
@@ -70,15 +80,15 @@ class States:
         return [effect for effect in self.effects if isinstance(effect, kind)]
 
     def load(self, epoch: int, name: str = "ttl:t:0") -> Any:
-        return self.send(LoadState, forwarder=name, owner_epoch=epoch)
+        return self.send(LoadForwarderRequest, forwarder=name, owner_epoch=epoch)
 
-    def save(self, epoch: int, note: bytes, name: str = "ttl:t:0") -> Any:
-        return self.send(SaveState, forwarder=name, owner_epoch=epoch, note=note)
+    def save(self, epoch: int, progress: bytes, name: str = "ttl:t:0") -> Any:
+        return self.send(SaveForwarderRequest, forwarder=name, owner_epoch=epoch, progress=progress)
 
     def start(self, *bounds: tuple[int, int], wall_ms: int = DAY_MS, **fields: Any) -> Any:
         """Start a redrive of a topic with these offsets; returns the answer."""
         named = {"topic": "dlq", "to": "", "where": {}, "rate": 0, "from_start": False, **fields}
-        refused = self.send(StartRedrive, **named)
+        refused = self.send(StartRedriveRequest, **named)
         if refused is not None:
             return refused
         assert self.of(LookUpTopic) == [LookUpTopic(cause="test", topic=named["topic"], to=named["to"])]
@@ -90,7 +100,10 @@ class States:
         self.feed(PartitionRedriven(**TIME, redrive=number, partition=partition, outcome=outcome, wall_ms=DAY_MS + 5))
 
     def listed(self, topic: str = "", progress: Any = None, holding: frozenset[int] = frozenset()) -> list[Any]:
-        [rows] = self.send(ListRedrives, topic=topic, progress=progress or {}, holding=holding)
+        message = self._message(ListRedrivesRequest, topic=topic)
+        known: Any = {"progress": progress or {}, "holding": holding}
+        self.feed(ListRedrives(message=message, request=self._number(), **TIME, **known))
+        [rows] = self.answer()
         return list(rows)
 
     def successor(self) -> States:
@@ -143,11 +156,11 @@ def test_a_redrive_ends_with_what_it_has_sent_in_one_batch() -> None:
     assert [each.redrive.state for each in states.of(RedriveEnded)] == [DONE]
     assert len(states.of(AppendRecords)) == 1
     after = states.successor()
-    assert after.machine.frontiers == {"id": Frontier((10, 7), (-1, 5))}
+    assert after.machine.frontiers == {"id": Frontier("id", (10, 7), (-1, 5))}
     assert after.machine.states == {}
     assert after.of(RunRedrive) == []
     assert after.start((0, 12), (5, 9)) == [2]
-    assert [span[:2] for span in after.machine.redrives[2].spans] == [(10, 12), (5, 9)]
+    assert [(span.start, span.end) for span in after.machine.redrives[2].spans] == [(10, 12), (5, 9)]
 
 
 def test_a_redrive_with_filters_leaves_the_next_one_where_it_was() -> None:
@@ -166,8 +179,8 @@ def test_a_redrive_of_no_partition_ends_at_once() -> None:
 def test_of_one_topic_one_redrive_runs_at_a_time() -> None:
     states = States()
     fields: Any = {"topic": "dlq", "to": "", "where": {}, "rate": 0, "from_start": False}
-    assert states.send(StartRedrive, **fields) is None
-    assert isinstance(states.send(StartRedrive, **fields), RedriveRunning)
+    assert states.send(StartRedriveRequest, **fields) is None
+    assert isinstance(states.send(StartRedriveRequest, **fields), RedriveRunning)
     states.feed(TopicLookedUp(**TIME, topic="dlq", topic_id="id", bounds=[(0, 10)], wall_ms=DAY_MS))
     assert isinstance(states.start((0, 10)), RedriveRunning)
     assert isinstance(states.successor().start((0, 10)), RedriveRunning)
@@ -177,7 +190,7 @@ def test_of_one_topic_one_redrive_runs_at_a_time() -> None:
 def test_a_topic_that_cannot_be_looked_up_starts_nothing() -> None:
     states = States()
     fields: Any = {"topic": "dlq", "to": "", "where": {}, "rate": 0, "from_start": False}
-    states.send(StartRedrive, **fields)
+    states.send(StartRedriveRequest, **fields)
     error = InvalidRequest("no such topic")
     states.feed(TopicLookedUp(**TIME, topic="dlq", error=error))
     assert states.answer() is error
@@ -205,15 +218,15 @@ def test_a_redrive_goes_on_at_the_next_leader_with_what_was_cancelled() -> None:
     states = States()
     states.start((0, 10), (0, 10))
     assert [each.redrive.state for each in states.successor().of(RunRedrive)] == [RUNNING]
-    assert states.send(CancelRedrive, redrive=1) == ["CANCELLED"]
+    assert states.send(CancelRedriveRequest, redrive=1) == ["CANCELLED"]
     assert states.of(StopRedrive)
     after = states.successor()
     assert [each.redrive.state for each in after.of(RunRedrive)] == [CANCELLING]
     after.redriven(1, 0, position=4, sent=4)
     after.redriven(1, 1, position=0, sent=0)
     assert after.machine.redrives[1].state == CANCELLED
-    assert after.send(CancelRedrive, redrive=1) == ["ALREADY_ENDED"]
-    assert after.send(CancelRedrive, redrive=7) == ["NOT_FOUND"]
+    assert after.send(CancelRedriveRequest, redrive=1) == ["ALREADY_ENDED"]
+    assert after.send(CancelRedriveRequest, redrive=7) == ["NOT_FOUND"]
     assert after.of(StoreProof)
     after.redriven(1, 0, position=4, sent=4)
     assert after.effects == [], "it was repeated"
@@ -243,8 +256,17 @@ def test_the_rows_are_as_they_were_stored_first() -> None:
     states = States()
     states.save(3, b"note")
     states.start((0, 10), to="flights", where={"reason": "expired"}, rate=5)
-    redrive = ["dlq", "id", "flights", {"reason": "expired"}, 5, RUNNING, DAY_MS, -1, [[0, 10, 0, 0]], False, []]
+    redrive = ["dlq", "id", "flights", {"reason": "expired"}, 5, RUNNING, DAY_MS, -1, ([0, 10, 0, 0],), False, ()]
     assert states.rows == [(["state", "ttl:t:0"], [3, b"note"]), (["redrive", 1], redrive)]
     longer = States([(["state", "s"], [3, b"note", "later"]), (["redrive", 1], [*redrive, "later"])])
     assert longer.load(3, "s") == [b"note"]
     assert longer.machine.redrives[1].sent_below_of(0) == 0
+
+
+@pytest.mark.parametrize("row", [(["state"], None), (["state", "s"], None), (["state", "s"], [])])
+def test_a_tombstone_needs_its_whole_key_and_a_row_its_fields(row: Any) -> None:
+    if row == (["state", "s"], None):
+        assert States([(["state", "s"], [3, b"note"]), row]).machine.states == {}
+        return
+    with pytest.raises(ValueError):
+        States([row])

@@ -9,6 +9,9 @@ from raylog.core.decision import Refuse
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange, QueueState
+from raylog.protocol.message import read
+from raylog.protocol.queues import QueueVerdict
+from tests.unit.core.queues.requests import acknowledged, opened, take
 
 
 class Shelf:
@@ -19,7 +22,7 @@ class Shelf:
         self.stored = stored or QueueState("jobs")
         if stored is None:
             self.stored.apply(QueueChange(0, (), {}, None))
-        snapshot = QueueChange.from_wire(self.stored.snapshot().to_wire())
+        snapshot = read(QueueChange, self.stored.snapshot().to_wire(), "A change")
         self.machine = QueueMachine(snapshot, {}, is_later=False)
         self.waiting: list[object] = []
         self.take_in(self.machine.loaded(self.now_ms, self.now_ms))
@@ -34,16 +37,11 @@ class Shelf:
         return self.take_in(self.machine.step(event))
 
     def open(self, member: str) -> None:
-        self.feed(
-            ev.Opened(cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1)
-        )
+        self.feed(opened(member, {}, self.now_ms, readable_end=1))
 
     def opening(self, member: str) -> RaylogError | None:
         """Open it as a member; the refusal, or nothing."""
-        event = ev.Opened(
-            cause="t", now_ms=self.now_ms, request=1, member=member, settings={}, log_start=0, readable_end=1
-        )
-        out = self.machine.step(event)
+        out = self.machine.step(opened(member, {}, self.now_ms, readable_end=1))
         self.take_in(out)
         return next((effect.error for effect in (*out.now, *out.after_sync) if isinstance(effect, Refuse)), None)
 
@@ -51,24 +49,21 @@ class Shelf:
         """Return the count of the hand-out; 0 = the record is not handed out now."""
         if self.machine.next_offset(1) is None:
             return 0
-        take = ev.Take(cause="t", now_ms=self.now_ms, request=2, member=member, first=0, end=1, max_records=1, gaps=())
-        return next(
-            (effect.ranges[0][2] for effect in self.feed(take) if isinstance(effect, ev.Hand) and effect.ranges), 0
-        )
+        effects = self.feed(take(member, (0, 1), 1, self.now_ms))
+        return next((each.ranges[0].count for each in effects if isinstance(each, ev.Hand) and each.ranges), 0)
 
     def leave(self, member: str) -> None:
         self.feed(ev.MemberLeft(cause="t", now_ms=self.now_ms, member=member))
 
     def verdict(self, member: str, kind: int, delay_ms: int = -1) -> None:
-        rows = [ev.Verdict(0, 1, kind, 0, delay_ms)]
-        self.feed(ev.Acknowledged(cause="t", now_ms=self.now_ms, request=3, member=member, verdicts=rows))
+        self.feed(acknowledged(member, [QueueVerdict(0, 1, kind, 0, delay_ms)], self.now_ms))
 
     def store(self) -> None:
         """Everything that waits is stored."""
         waiting, self.waiting = self.waiting, []
         for effect in waiting:
             if isinstance(effect, ev.StoreChange):
-                self.stored.apply(QueueChange.from_wire(effect.change.to_wire()))
+                self.stored.apply(read(QueueChange, effect.change.to_wire(), "A change"))
             elif isinstance(effect, ev.NoteStored):
                 self.feed(ev.ChangeStored(cause="t", now_ms=self.now_ms, number=effect.number))
 

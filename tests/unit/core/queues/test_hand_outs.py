@@ -7,6 +7,8 @@ import pytest
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange
+from raylog.protocol.queues import QueueVerdict
+from tests.unit.core.queues.requests import acknowledged, opened, take
 
 LATER_MS, READ_MS = 50, 5
 Ranges = list[tuple[int, int]]
@@ -19,24 +21,21 @@ class Desk:
         self.machine = QueueMachine(QueueChange(-1, (), {}, None), {"queue.order": order}, is_later=False)
         self.machine.loaded(0, 0)
         settings = {"queue.order": order}
-        self.machine.step(
-            ev.Opened(cause="t", now_ms=0, request=1, member="a", settings=settings, log_start=0, readable_end=2)
-        )
+        self.machine.step(opened("a", settings, 0, readable_end=2))
         self._scan(0, 0)
         assert self.take(0, 0, 1) == [(0, 1)]
-        verdict = ev.Verdict(0, 1, ev.RETRY, 1, LATER_MS)
-        self.machine.step(ev.Acknowledged(cause="t", now_ms=1, request=3, member="a", verdicts=[verdict]))
+        self.machine.step(acknowledged("a", [QueueVerdict(0, 1, ev.RETRY, 1, LATER_MS)], 1))
         self._scan(2, 1)
 
     def _scan(self, now_ms: int, offset: int) -> None:
-        if self.machine.lanes is not None:
+        if self.machine.key_queues is not None:
             keys = [(offset, offset)]
             self.machine.step(ev.Scanned(cause="t", now_ms=now_ms, first=offset, end=offset + 1, keys=keys))
 
     def take(self, now_ms: int, first: int, end: int) -> Ranges:
-        take = ev.Take(cause="t", now_ms=now_ms, request=2, member="a", first=first, end=end, max_records=10, gaps=())
-        [hand] = [effect for effect in self.machine.step(take).now if isinstance(effect, ev.Hand)]
-        return [(low, high) for low, high, *_ in hand.ranges]
+        out = self.machine.step(take("a", (first, end), 10, now_ms))
+        [hand] = [effect for effect in out.now if isinstance(effect, ev.Hand)]
+        return [(row.first, row.end) for row in hand.ranges]
 
 
 @pytest.mark.parametrize("order", ["none", "key"])

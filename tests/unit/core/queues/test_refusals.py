@@ -10,16 +10,13 @@ from raylog.core.outbox import Outbox
 from raylog.core.queues import events as ev
 from raylog.core.queues.machine import QueueMachine
 from raylog.core.queues.records import QueueChange
+from tests.unit.core.queues.requests import opened, reset, take
 
 
 def queue(start: int = 3) -> QueueMachine:
     machine = QueueMachine(QueueChange(start, (), {}, None), {}, is_later=False)
     machine.loaded(0, 0)
     return machine
-
-
-def opened(member: str, settings: dict[str, str]) -> ev.Opened:
-    return ev.Opened(cause="t", now_ms=1, request=1, member=member, settings=settings, log_start=0, readable_end=9)
 
 
 def refusal(effects: list[ev.Effect]) -> RaylogError | None:
@@ -31,15 +28,15 @@ def change(out: Outbox[ev.Effect]) -> QueueChange | None:
 
 
 REFUSED: dict[str, tuple[ev.Event, type[RaylogError]]] = {
-    "settings": (opened("n", {"queue.delivery.limit": "7"}), InconsistentGroupProtocol),
-    "reset": (ev.Reset(cause="t", now_ms=1, request=1, offset=0), NonEmptyGroup),
+    "settings": (opened("n", {"queue.delivery.limit": "7"}, 1), InconsistentGroupProtocol),
+    "reset": (reset(0, 1, readable_end=9), NonEmptyGroup),
 }
 
 
 @pytest.mark.parametrize(("event", "error"), REFUSED.values(), ids=REFUSED)
 def test_a_refusal_waits_for_a_change_that_changes_nothing(event: ev.Event, error: type[RaylogError]) -> None:
     machine = queue()
-    machine.step(opened("m", {}))
+    machine.step(opened("m", {}, 1))
     out = machine.step(event)
     assert change(out) == QueueChange(3, (), None, None)
     assert refusal(out.now) is None
@@ -47,13 +44,12 @@ def test_a_refusal_waits_for_a_change_that_changes_nothing(event: ev.Event, erro
 
 
 def test_a_member_that_is_not_known_opens_the_queue_again_at_once() -> None:
-    take = ev.Take(cause="t", now_ms=1, request=1, member="m", first=3, end=9, max_records=1, gaps=())
-    out = queue().step(take)
+    out = queue().step(take("m", (3, 9), 1, 1))
     assert change(out) is None
     assert isinstance(refusal(out.now), UnknownMemberId)
 
 
 def test_a_queue_that_no_member_has_begun_does_not_begin_by_a_refusal() -> None:
-    out = queue(-1).step(opened("m", {"no.such.setting": "7"}))
+    out = queue(-1).step(opened("m", {"no.such.setting": "7"}, 1, readable_end=9))
     assert change(out) is None
     assert isinstance(refusal(out.now), InvalidConfig)

@@ -8,19 +8,14 @@ from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.coordinators.state_role import StateRole
 from raylog.actors.coordinators.stored_rows import EncodedRow, LiveRows
 from raylog.actors.forwarding.redrives import Redrives
+from raylog.actors.received import received_by_role
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.local import LocalRequest
 from raylog.base.errors import CoordinatorNotAvailable, RaylogError
 from raylog.core.forwarding import states as fs
 from raylog.core.forwarding.redrives import Outcome
 from raylog.core.forwarding.states import ForwarderStates
-from raylog.protocol.forwarding import (
-    CancelRedriveRequest,
-    ListRedrivesRequest,
-    LoadForwarderRequest,
-    SaveForwarderRequest,
-    StartRedriveRequest,
-)
+from raylog.protocol.forwarding import FORWARDING_METHODS, ListRedrivesRequest
 from raylog.protocol.message import Message
 
 _Runner = CoordinatorRunner[Any, EncodedRow]
@@ -31,15 +26,7 @@ class ForwarderStateRole(StateRole[_Runner]):
 
     kind = "forwarding"
     rows = LiveRows
-    requests: ClassVar[frozenset[type[Message]]] = frozenset(
-        {
-            LoadForwarderRequest,
-            SaveForwarderRequest,
-            StartRedriveRequest,
-            ListRedrivesRequest,
-            CancelRedriveRequest,
-        }
-    )
+    requests: ClassVar[frozenset[type[Message]]] = frozenset(method.request for method in FORWARDING_METHODS)
 
     def __init__(self, host: RoleHost) -> None:
         """Nothing is read before :meth:`begin`."""
@@ -71,43 +58,17 @@ class ForwarderStateRole(StateRole[_Runner]):
         return _Runner(self.machine, self, self._event_for, effects)
 
     def _event_for(self, request: Any, number: int, now_ms: int) -> fs.Event:
-        args, cause = request.args, request.method
-        match args:
-            case LoadForwarderRequest():
-                return fs.LoadState(
-                    cause=cause, now_ms=now_ms, request=number, forwarder=args.forwarder, owner_epoch=args.owner_epoch
-                )
-            case SaveForwarderRequest():
-                return fs.SaveState(
-                    cause=cause,
-                    now_ms=now_ms,
-                    request=number,
-                    forwarder=args.forwarder,
-                    owner_epoch=args.owner_epoch,
-                    note=args.note,
-                )
-            case StartRedriveRequest():
-                return fs.StartRedrive(
-                    cause=cause,
-                    now_ms=now_ms,
-                    request=number,
-                    topic=args.topic,
-                    to=args.to,
-                    where=args.where,
-                    rate=args.rate,
-                    from_start=args.from_start,
-                )
-            case ListRedrivesRequest():
-                return fs.ListRedrives(
-                    cause=cause,
-                    now_ms=now_ms,
-                    request=number,
-                    topic=args.topic,
-                    progress=self.redrives.progress(),
-                    holding=self.redrives.holding(),
-                )
-            case _:
-                return fs.CancelRedrive(cause=cause, now_ms=now_ms, request=number, redrive=args.redrive)
+        event = received_by_role(request, number, now_ms)
+        if not isinstance(event.message, ListRedrivesRequest):
+            return event
+        return fs.ListRedrives(
+            message=event.message,
+            cause=event.cause,
+            request=number,
+            now_ms=now_ms,
+            progress=self.redrives.progress(),
+            holding=self.redrives.holding(),
+        )
 
     # ------------------------------------------------------------ for redrives
 

@@ -1,9 +1,8 @@
-"""The keeper of ``__share_state`` as a state machine: the stored state of every queue (KIP-932 share coordinator).
+"""The states of all queues as a state machine, at the leader of ``__share_state`` (KIP-932 share coordinator).
 
-It runs at the leader of the topic's partition. A leader of queues reads their state here when it begins, which fences
-the leader before it, and sends changes, which are stored before they are answered. From time to time a snapshot of each
-queue goes to the log, between them the changes. Decide, then apply: ``replay`` and ``step`` change state by the same
-function. Pure.
+A leader of queues reads their state here when it begins, which fences the leader before it, and sends changes, which
+are stored before they are answered. From time to time a snapshot of each queue goes to the log, between them the
+changes. Decide, then apply: ``replay`` and ``step`` change state by the same function. Pure.
 """
 
 from __future__ import annotations
@@ -24,7 +23,16 @@ from raylog.core.coordinators.decision import CoordinatorDecision
 from raylog.core.coordinators.events import AppendRecords, StoreProof
 from raylog.core.decision import Refuse, Reply, RequestId, Story
 from raylog.core.outbox import Outbox
-from raylog.core.queues.records import QueueChange, QueueState, pieces_within
+from raylog.core.queues.records import QueueChange, QueueState, StoredChange, pieces_within
+from raylog.core.received import Received
+from raylog.protocol.message import read, replace
+from raylog.protocol.queues import (
+    DeleteShareStateRequest,
+    ListShareStatesRequest,
+    ReadShareStateRequest,
+    WriteShareStateRequest,
+)
+from raylog.protocol.rows import read_fields
 
 SNAPSHOT: Final = 0
 CHANGE: Final = 1
@@ -51,47 +59,9 @@ class QueueKey(NamedTuple):
     partition: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Requested:
-    cause: str
-    now_ms: int
-    request: RequestId
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadState(_Requested):
-    """A leader begins to serve a queue."""
-
-    key: QueueKey
-    topic: str
-    leader_epoch: int
-    partitions: int
-    """How many partitions the topic has now, as far as the leader knows."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteState(_Requested):
-    """A leader stores change number ``version`` of its state epoch."""
-
-    key: QueueKey
-    leader_epoch: int
-    state_epoch: int
-    version: int
-    change: QueueChange
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListStates(_Requested):
-    """List the queues of a group; with an empty group, all queues."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteState(_Requested):
-    """Forget a queue."""
-
-    key: QueueKey
+ShareStateRequest: TypeAlias = (
+    ReadShareStateRequest | WriteShareStateRequest | ListShareStatesRequest | DeleteShareStateRequest
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,19 +79,19 @@ class SnapshotStored:
     cause: str
 
 
-Event: TypeAlias = ReadState | WriteState | ListStates | DeleteState | SnapshotDue
+Event: TypeAlias = Received[ShareStateRequest] | SnapshotDue
 Effect: TypeAlias = AppendRecords | StoreProof | Reply | Refuse | SnapshotStored
 Row = tuple[list[object], list[object] | None]
 
 
-class _KeeperDecision(CoordinatorDecision[Row]):
+class _Decision(CoordinatorDecision[Row]):
     __slots__ = ()
 
     def _store(self) -> Effect:
         return AppendRecords(cause=self.cause, records=tuple(self.records))
 
 
-class KeeperMachine:
+class ShareStateMachine:
     """The states of all queues.
 
     Invariants: leader epoch and state epoch of a queue never fall; each change is applied once, in order of versions.
@@ -151,31 +121,13 @@ class KeeperMachine:
     def step(self, event: Event) -> Outbox[Effect]:
         """Handle one event."""
         self.story.append((event.now_ms, event.cause, type(event).__name__))
-        decision = _KeeperDecision(event.cause, event.now_ms, apply=self._apply, story=self.story)
-        try:
-            self._handle(event, decision)
-        except RaylogError as refusal:
-            if not isinstance(event, SnapshotDue):
-                decision.refuse_proved(event.request, refusal)
-        return decision.finish()
-
-    def _handle(self, event: Event, decision: _KeeperDecision) -> None:
+        decision = _Decision(event.cause, event.now_ms, apply=self._apply, story=self.story)
         match event:
-            case ReadState():
-                self._read(event, decision)
-            case WriteState():
-                self._write(event, decision)
-            case ListStates():
-                rows = [
-                    [*key, state.topic, state.start, state.leader_epoch, state.state_epoch, dict(state.settings)]
-                    for key, state in sorted(self.queues.items())
-                    if event.group in ("", key.group)
-                ]
-                decision.reply_proved(event.request, [rows])
-            case DeleteState():
-                if event.key in self.queues:
-                    decision.write((_wire(event.key), None))
-                decision.reply_proved(event.request, [])
+            case Received():
+                try:
+                    self._answer(event.message, event.request, decision)
+                except RaylogError as refusal:
+                    decision.refuse_proved(event.request, refusal)
             case SnapshotDue():
                 for key, state in sorted(self.queues.items()):
                     head = [SNAPSHOT, state.topic, state.leader_epoch, state.state_epoch, state.version]
@@ -183,23 +135,44 @@ class KeeperMachine:
                 decision.after_sync.append(SnapshotStored(cause=event.cause))
             case _:
                 assert_never(event)
+        return decision.finish()
 
-    def _read(self, event: ReadState, decision: _KeeperDecision) -> None:
-        known = self.queues.get(event.key)
-        if known is not None and event.leader_epoch < known.leader_epoch:
+    def _answer(self, message: ShareStateRequest, request: RequestId, decision: _Decision) -> None:
+        match message:
+            case ReadShareStateRequest():
+                self._read(message, request, decision)
+            case WriteShareStateRequest():
+                self._write(message, request, decision)
+            case ListShareStatesRequest():
+                rows = [
+                    [*key, state.topic, state.start, state.leader_epoch, state.state_epoch, dict(state.settings)]
+                    for key, state in sorted(self.queues.items())
+                    if message.group_id in ("", key.group)
+                ]
+                decision.reply_proved(request, [rows])
+            case DeleteShareStateRequest():
+                key = _key_of(message)
+                if key in self.queues:
+                    decision.write((list(key), None))
+                decision.reply_proved(request, [])
+            case _:
+                assert_never(message)
+
+    def _read(self, message: ReadShareStateRequest, request: RequestId, decision: _Decision) -> None:
+        key = _key_of(message)
+        known = self.queues.get(key)
+        if known is not None and message.leader_epoch < known.leader_epoch:
             raise FencedLeaderEpoch(
-                f"The queue was loaded in leader epoch {known.leader_epoch}; a leader of epoch {event.leader_epoch} "
+                f"The queue was loaded in leader epoch {known.leader_epoch}; a leader of epoch {message.leader_epoch} "
                 "may not serve it any more."
             )
         if known is None:
-            self._check_room(event.key)
+            self._check_room(key)
         state_epoch = 1 if known is None else known.state_epoch + 1
-        is_later = self._is_later(event.key)
-        row = [OPENED, event.topic, event.leader_epoch, state_epoch, event.partitions]
-        decision.write((_wire(event.key), row))
-        state = self.queues[event.key]
-        result: list[object] = [state_epoch, state.snapshot().to_wire(), is_later]
-        decision.reply(event.request, result)
+        is_later = self._is_later(key)
+        row = [OPENED, message.queue_topic, message.leader_epoch, state_epoch, message.queue_partitions]
+        decision.write((list(key), row))
+        decision.reply(request, [state_epoch, self.queues[key].snapshot().to_wire(), is_later])
 
     def _check_room(self, key: QueueKey) -> None:
         """Raise LimitReached or InvalidGroupId if there may be no new queue of this key."""
@@ -228,37 +201,44 @@ class KeeperMachine:
 
     @staticmethod
     def _write_rows(
-        key: QueueKey, head: list[object], change: QueueChange, decision: _KeeperDecision, partitions: int = 0
+        key: QueueKey, head: list[object], change: QueueChange, decision: _Decision, partitions: int = 0
     ) -> None:
         *parts, last = pieces_within(change.ranges, ROW_BYTES)
         for number, part in enumerate(parts):
-            decision.write((_wire(key), [PART, number, [list(row) for row in part]]))
-        wire = change._replace(ranges=last).to_wire()
-        more: list[object] = [len(parts), partitions] if parts or partitions else []
-        if more and change.copy_box is None:
-            more.insert(0, None)
-        decision.write((_wire(key), [*head, *wire, *more]))
+            decision.write((list(key), [PART, number, part]))
+        stored = StoredChange(
+            change.start,
+            last,
+            change.settings,
+            change.letter_box,
+            change.is_reset,
+            change.copy_box,
+            len(parts),
+            partitions,
+        )
+        decision.write((list(key), [*head, *stored.to_wire()]))
 
-    def _write(self, event: WriteState, decision: _KeeperDecision) -> None:
-        state = self.queues.get(event.key)
-        if state is None or (event.leader_epoch, event.state_epoch) != (state.leader_epoch, state.state_epoch):
+    def _write(self, message: WriteShareStateRequest, request: RequestId, decision: _Decision) -> None:
+        key, version = _key_of(message), message.version
+        state = self.queues.get(key)
+        if state is None or (message.leader_epoch, message.state_epoch) != (state.leader_epoch, state.state_epoch):
             raise FencedStateEpoch("The queue was loaded again since, or was deleted; load its state again.")
-        if event.version not in (state.version, state.version + 1):
-            raise InvalidRequest(f"Change {event.version} does not follow change {state.version} of the queue.")
-        if event.version == state.version + 1:  # else it is a repetition
-            self._write_rows(event.key, [CHANGE, event.version], event.change, decision)
-        decision.reply(event.request, [])
+        if version not in (state.version, state.version + 1):
+            raise InvalidRequest(f"Change {version} does not follow change {state.version} of the queue.")
+        if version == state.version + 1:  # else it is a repetition
+            change = read(QueueChange, message.change, "A change of a queue")
+            self._write_rows(key, [CHANGE, version], change, decision)
+        decision.reply(request, [])
 
-    def _whole(self, key: QueueKey, wire: list[Any]) -> QueueChange | None:
+    def _whole(self, key: QueueKey, wire: list[object]) -> StoredChange | None:
         """Return a change with the ranges of its PART rows; None = some of these are missing."""
         parts = self._parts.pop(key, [])
-        change = QueueChange.from_wire(wire)
-        count = wire[_PARTS] if len(wire) > _PARTS else 0
-        if not count:
+        change = read_fields(StoredChange, wire, "A change of a queue")
+        if not change.parts:
             return change
-        if len(parts) != count:
+        if len(parts) != change.parts:
             return None
-        return change._replace(ranges=[*(tuple(row) for part in parts for row in part), *change.ranges])
+        return replace(change, ranges=[*(tuple(row) for part in parts for row in part), *change.ranges])
 
     def _apply(self, row: Row) -> None:
         """Apply a row: the only mutator, for live traffic and replay alike."""
@@ -290,8 +270,8 @@ class KeeperMachine:
             topic, leader_epoch, state_epoch, version, *wire = fields
             change = self._whole(key, wire)
             if change is None:
-                return  # a keeper ended amid this snapshot, so the rows that it would replace are still in the log
-            state = QueueState(topic, leader_epoch, state_epoch, version, partitions=wire[_PARTITIONS])
+                return  # a leader ended amid this snapshot, so the rows that it would replace are still in the log
+            state = QueueState(topic, leader_epoch, state_epoch, version, partitions=change.partitions)
             self.queues[key] = state
             if change.start >= 0:
                 state.apply(change)
@@ -299,10 +279,5 @@ class KeeperMachine:
             raise ValueError(f"a row of kind {kind!r} is not known")
 
 
-_PARTS: Final = 6
-_PARTITIONS: Final = 7
-"""Places in a stored change of the number of its PART rows, and of the number of the topic's partitions."""
-
-
-def _wire(key: QueueKey) -> list[object]:
-    return list(key)
+def _key_of(message: ReadShareStateRequest | WriteShareStateRequest | DeleteShareStateRequest) -> QueueKey:
+    return QueueKey(message.group_id, message.queue_topic_id, message.queue_partition)

@@ -1,4 +1,4 @@
-"""The dead letters of one queue: one batch at a time, each batch once in the topic (``raylog.core.lane``). Pure.
+"""The dead letters and late copies of one queue: one batch at a time, each once in its topic (``core/lane.py``). Pure.
 
 A record that becomes a dead letter is ARCHIVING. The letter's sequence is stored before the letter is sent, and the
 record is ARCHIVED when the letter is committed. A new leader sends the letters with a sequence again: they are the same
@@ -22,6 +22,8 @@ from raylog.core.queues.events import FindLetterBox, Letter, LetterBoxFound, Let
 from raylog.core.queues.policy import QueuePolicy
 from raylog.core.queues.records import LetterBox
 from raylog.core.queues.states import ARCHIVING, DEAD, POSTPONED, Cause, Cell
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.protocol.message import replace
 
 LETTERS_MAX: Final = 100
 """Most dead letters of one batch."""
@@ -29,6 +31,10 @@ RETRY_MS: Final = 1_000
 """Pause before a missing or unreachable topic of dead letters is looked up again."""
 HELD_MS: Final = 10_000
 """Pause before one of the held letters is tried again."""
+
+UNDELIVERABLE: Final = "undeliverable"
+LATER: Final = "it was to be retried later, and {}"
+"""Message of the dead letter of a record that cannot be copied, with the reason."""
 
 
 class DeadLetters:
@@ -126,7 +132,7 @@ class DeadLetters:
             letters.append(Letter(offset, cell.tries, cause, offset not in self._bodiless, cell.until_ms))
             sequence = sequence_after(sequence, 1)
         if letters:
-            box = self.box._replace(next_sequence=sequence)
+            box = replace(self.box, next_sequence=sequence)
             self._note(box, decision)
             self._send(letters, box, decision)
 
@@ -211,7 +217,7 @@ class DeadLetters:
         if event.fits:
             self._batch_max = event.fits
         if self.box is not None:
-            self._note(self.box._replace(next_sequence=event.sequence), decision)
+            self._note(replace(self.box, next_sequence=event.sequence), decision)
 
     def _too_large(self, offset: int, decision: QueueDecision) -> None:
         """Hold a letter that its topic does not take even alone; or drop its body, if the policy says so."""
@@ -274,3 +280,53 @@ class DeadLetters:
                     is_again=is_again,
                 )
             )
+
+
+class Copies(DeadLetters):
+    """Which records wait for their copy, and which copies are under way.
+
+    A record whose retry is too late for it to wait in its partition has a copy in ``__scheduled``. Copies are sent as
+    letters are: the record is ARCHIVING until ``__scheduled`` has acknowledged its copy.
+    """
+
+    is_later = True
+
+    def __init__(self, book: RecordBook, policy: QueuePolicy, box: LetterBox | None, letters: DeadLetters) -> None:
+        """Begin with what was stored; records that cannot be copied go to ``letters``."""
+        super().__init__(book, policy, box)
+        self.letters = letters
+
+    def _topic(self) -> str:
+        return SCHEDULED_TOPIC
+
+    def _is_own(self, cell: Cell) -> bool:
+        return cell.state == ARCHIVING and cell.cause is not None and cell.cause.reason == POSTPONED
+
+    def _note(self, box: LetterBox, decision: QueueDecision) -> None:
+        self.box = decision.copy_box = box
+
+    def box_found(self, event: LetterBoxFound, decision: QueueDecision) -> None:
+        """Note where copies go; while that is nowhere, they wait."""
+        self._is_looking = False
+        if event.box is not None:
+            self._note(event.box, decision)
+        else:
+            decision.count("postpone_failures")
+            self._retry_at_ms = decision.now_ms + RETRY_MS
+
+    def stored(self, event: LettersStored, decision: QueueDecision) -> None:
+        """Finish the records of the batch under way."""
+        before = decision.letters_finished
+        super().stored(event, decision)
+        decision.count("postponed", decision.letters_finished - before)
+
+    def refused(self, event: LettersRefused, decision: QueueDecision) -> None:
+        """Take the batch under way back; records that cannot be copied become dead letters."""
+        super().refused(event, decision)
+        for offset, why in event.lost:
+            cell = self.book.at(offset)
+            if self._is_own(cell):
+                cause = Cause(UNDELIVERABLE, LATER.format(why))
+                self.book.put(offset, offset + 1, Cell(ARCHIVING, cell.tries, cause=cause))
+                self.letters.add(offset, offset + 1)
+                decision.count("postpone_failures")

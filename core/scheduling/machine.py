@@ -11,18 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final, TypeVar, assert_never
 
+from raylog.base.errors import InvalidRequest
+from raylog.core.decision import Refuse
 from raylog.core.lane import Remedy
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
+from raylog.core.scheduling.commands import row_of
 from raylog.core.scheduling.events import (
-    CancelReceived,
+    Command,
     DataRead,
-    DecideReceived,
     Deliver,
     Delivered,
     Effect,
     Event,
     Loaded,
-    MoveReceived,
     NotDelivered,
     Outcome,
     ProducerTaken,
@@ -98,12 +100,8 @@ class SchedulerMachine(SchedulerRounds):
             case NotDelivered():
                 if (lane := self.lanes.get(event.lane)) is not None:
                     lane.answered(event)
-            case CancelReceived():
-                self._commands.add(event.request, Cancelled(event.keys))
-            case MoveReceived():
-                self._commands.add(event.request, Moved(((event.key, event.due_ms),), (event.name,)))
-            case DecideReceived():
-                self._commands.add(event.request, HalvesDecided(event.decisions, event.now_ms))
+            case Received():
+                self._received(event, out)
             case _:
                 assert_never(event)
         self._decide(event.now_ms, out)
@@ -122,6 +120,12 @@ class SchedulerMachine(SchedulerRounds):
             else:
                 moments.append(lane.open.due_ms())
         return min((moment for moment in moments if moment is not None), default=None)
+
+    def _received(self, command: Command, out: Outbox[Effect]) -> None:
+        try:
+            self._commands.add(command.request, row_of(command, self.halves.policy.interval_ms))
+        except InvalidRequest as error:
+            out.now.append(Refuse(cause=command.cause, request=command.request, error=error))
 
     # ------------------------------------------------------------ the log
 
@@ -206,7 +210,7 @@ class SchedulerMachine(SchedulerRounds):
                 assert_never(row)
         if self._is_loaded and self._appending is not None:
             self._appending = None
-            out.now.extend(self._commands.answers(outcomes))
+            out.now.extend(self._commands.replies(outcomes))
 
     def _round_read(self, row: Round) -> None:
         keys: list[int] = []

@@ -101,7 +101,7 @@ class HalfStory:
     def say(self, known: Known, verdict: Verdict, check: int = -1) -> None:
         known.wanted.add(verdict)
         self.requested[self.desk.requests + 1] = (known, verdict)
-        self.desk.decide(Decision(*known.name, verdict, check, self.desk.now_ms + self.policy.interval_ms))
+        self.desk.decide(Decision(*known.name, verdict, check))
 
     def query(self) -> None:
         for half in self.desk.machine.halves.query(GROUP, self.desk.now_ms, 2, 50):

@@ -57,8 +57,8 @@ SCHEDULE_BUGS: Final = (
         requests,
         "_cancel",
         _edit(
-            "zip(await _outcomes(role, make), there, strict=True)",
-            "[((ev.Outcome.DONE, key), key) for key in there]",
+            "await _cancelled(role, request.method, there)",
+            "CancelScheduledReply(['DONE'] * len(there))",
         ),
         ("W33",),
     ),

@@ -15,24 +15,22 @@ import msgpack
 
 from raylog.actors.scheduling.checkpoints import joined, pieces
 from raylog.core.lane import Trouble
+from raylog.core.received import Received
 from raylog.core.scheduling.envelope import HalfId
 from raylog.core.scheduling.events import (
-    Answer,
     Append,
-    CancelReceived,
     DataRead,
-    DecideReceived,
     Deliver,
     Delivered,
     Effect,
     Event,
-    HalvesAnswer,
     HeldRecord,
     Loaded,
     MoveReceived,
     NotDelivered,
     Outcome,
     ProducerTaken,
+    Reply,
     Resolve,
     Resolved,
     RowRead,
@@ -60,6 +58,14 @@ from raylog.core.scheduling.rows import (
 )
 from raylog.core.scheduling.runs import Run
 from raylog.core.scheduling.space.mover import shortened
+from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
+from raylog.protocol.message import Message
+from raylog.protocol.scheduling import (
+    CancelScheduledReply,
+    CancelScheduledRequest,
+    MoveScheduledReply,
+    MoveScheduledRequest,
+)
 
 RECORD_BYTES = 30
 ROWS_OF_A_RUN = 3_000
@@ -147,6 +153,8 @@ class Desk:
     """Effects that are not carried out yet, where a test holds them."""
     holds: bool = False
     requests: int = 0
+    requested: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The keys of each request to cancel or move."""
     name_of: dict[int, int] = field(default_factory=dict)
     """Names of records, by offset."""
     size_of: dict[int, int] = field(default_factory=dict)
@@ -217,8 +225,15 @@ class Desk:
 
     def decide(self, *decisions: Decision) -> int:
         """Request decisions about half messages; the answer comes to ``standings`` under the number returned."""
+        each = [(decision.txid, decision.verdict, decision.check) for decision in decisions]
+        return self._request(DecideHalvesRequest("", 0, -1, decisions[0].group, *map(list, zip(*each, strict=True))))
+
+    def _request(self, message: Message, keys: tuple[int, ...] = (), name: int = 0) -> int:
         self.requests += 1
-        self._feed(DecideReceived(now_ms=self.now_ms, request=self.requests, decisions=decisions))
+        self.requested[self.requests] = keys
+        given = {"message": message, "cause": "test", "request": self.requests, "now_ms": self.now_ms}
+        is_move = isinstance(message, MoveScheduledRequest)
+        self._feed(MoveReceived(**given, name=name) if is_move else Received(**given))  # type: ignore[arg-type]
         return self.requests
 
     def append(self, row: Row) -> None:
@@ -299,15 +314,12 @@ class Desk:
 
     def cancel(self, *keys: int) -> int:
         """Request a cancellation; its answer comes to ``answers`` under the number returned."""
-        self.requests += 1
-        self._feed(CancelReceived(now_ms=self.now_ms, request=self.requests, keys=keys))
-        return self.requests
+        dues, places = [due_of(key) for key in keys], [offset_of(key) for key in keys]
+        return self._request(CancelScheduledRequest("", 0, -1, dues, places), keys)
 
     def move(self, key: int, due_ms: int) -> int:
-        self.requests += 1
-        name = self.name_of.get(offset_of(key), 0)
-        self._feed(MoveReceived(now_ms=self.now_ms, request=self.requests, key=key, due_ms=due_ms, name=name))
-        return self.requests
+        message = MoveScheduledRequest("", 0, -1, due_of(key), offset_of(key), due_ms)
+        return self._request(message, (key,), self.name_of.get(offset_of(key), 0))
 
     def tick(self, ms: int = 0) -> None:
         """Let time pass, in one step."""
@@ -364,10 +376,14 @@ class Desk:
                 self._feed(ProducerTaken(now_ms=self.now_ms, producer_id=self.producers))
             case Deliver():
                 self.deliver(effect.batch)
-            case Answer():
-                self.answers[effect.request] = effect.outcomes
-            case HalvesAnswer():
-                self.standings[effect.request] = tuple(standing for standing, _ in effect.standings)
+            case Reply(message=DecideHalvesReply(standings=words)):
+                self.standings[effect.request] = tuple(map(Standing, words))
+            case Reply(message=MoveScheduledReply() as moved):
+                (key,) = self.requested[effect.request]
+                self.answers[effect.request] = ((Outcome(moved.outcome), key_of(moved.due_ms, offset_of(key))),)
+            case Reply(message=CancelScheduledReply(outcomes=words)):
+                keys = self.requested[effect.request]
+                self.answers[effect.request] = tuple(zip(map(Outcome, words), keys, strict=True))
             case Trim():
                 self.start = max(self.start, effect.before_offset)
 

@@ -10,12 +10,12 @@ PAY = ("payments", "t-42")
 OTHER = ("oooo", 0)
 
 
-def stated(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1, next_check_ms: int = 0) -> Decision:
-    return Decision(*name, verdict, check, next_check_ms)
+def stated(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1) -> Decision:
+    return Decision(*name, verdict, check)
 
 
-def unknown(check: int, next_check_ms: int) -> Decision:
-    return stated(Verdict.UNKNOWN, check=check, next_check_ms=next_check_ms)
+def unknown(check: int) -> Decision:
+    return stated(Verdict.UNKNOWN, check=check)
 
 
 def queried(desk: Desk, group: str = PAY[0], lease_ms: int = 50) -> list[str]:
@@ -82,7 +82,7 @@ def test_it_holds_up_no_other_record() -> None:
 
 
 def test_members_of_its_group_are_queried_in_turn() -> None:
-    desk = Desk()
+    desk = Desk(policy=HalfPolicy(interval_ms=300))
     desk.prepare(PAY, check_after_ms=100)
     assert queried(desk) == []
     desk.tick(100)
@@ -91,8 +91,8 @@ def test_members_of_its_group_are_queried_in_turn() -> None:
     assert queried(desk) == [], "one member at a time"
     desk.tick(50)
     assert queried(desk) == ["t-42"], "the first has not answered"
-    desk.decide(unknown(0, desk.now_ms + 300))
-    desk.decide(unknown(0, desk.now_ms + 300))
+    desk.decide(unknown(0))
+    desk.decide(unknown(0))
     assert desk.machine.halves.held[PAY].checks == 1, "a repetition does not count"
     desk.tick(299)
     assert queried(desk) == []
@@ -113,11 +113,11 @@ def check_in_vain(desk: Desk, times: int) -> None:
     for check in range(times):
         desk.tick(100)
         assert queried(desk) == ["t-42"]
-        desk.decide(unknown(check, desk.now_ms))
+        desk.decide(unknown(check))
 
 
 def test_after_the_last_check_it_stays_held_and_no_member_is_queried() -> None:
-    desk = Desk(policy=HalfPolicy(limit=2))
+    desk = Desk(policy=HalfPolicy(0, limit=2))
     desk.prepare(PAY)
     check_in_vain(desk, 2)
     desk.tick(100_000)
@@ -126,7 +126,7 @@ def test_after_the_last_check_it_stays_held_and_no_member_is_queried() -> None:
     desk.replace_owner()
     assert list(desk.machine.halves.worn) == [PAY]
     assert queried(desk) == []
-    desk.machine.halves.follow(HalfPolicy(limit=3))
+    desk.machine.halves.follow(HalfPolicy(0, limit=3))
     assert queried(desk) == ["t-42"], "the limit was raised"
     assert not desk.machine.halves.worn
     assert stands(desk, Verdict.COMMIT) is Standing.COMMITTED
@@ -136,7 +136,7 @@ def test_after_the_last_check_it_stays_held_and_no_member_is_queried() -> None:
     ("policy", "dead"), [(Unresolved.ROLLBACK, False), (Unresolved.DEAD_LETTER, True)], ids=["rollback", "dead letter"]
 )
 def test_the_policy_decides_after_the_last_check(policy: Unresolved, dead: bool) -> None:
-    desk = Desk(policy=HalfPolicy(limit=2, on_unresolved=policy))
+    desk = Desk(policy=HalfPolicy(0, limit=2, on_unresolved=policy))
     offsets = desk.prepare(PAY, records=2)
     check_in_vain(desk, 2)
     desk.run(100)
@@ -146,11 +146,11 @@ def test_the_policy_decides_after_the_last_check(policy: Unresolved, dead: bool)
 
 
 def test_a_checkpoint_keeps_half_messages_and_decisions() -> None:
-    desk = Desk()
+    desk = Desk(policy=HalfPolicy(interval_ms=70))
     desk.prepare(PAY, records=2)
     desk.prepare(("payments", "t-43"))
     desk.tick(100)
-    desk.decide(unknown(0, desk.now_ms + 70))
+    desk.decide(unknown(0))
     desk.decide(stated(Verdict.ROLLBACK, ("payments", "t-43")))
     before = desk.machine.halves
     for _ in range(50):

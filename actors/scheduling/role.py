@@ -120,7 +120,7 @@ class SchedulerRole(Role):
         machine = SchedulerMachine(self._runs.part, self.settings)
         machine.halves.follow(policy_of(self.host.config))
         effects: dict[type[Any], Callable[[Any], None]] = {
-            ev.Append: lambda effect: self.host.spawn(self._append_row(effect.row), "scheduler row"),
+            ev.Append: lambda effect: self.host.spawn(self._append_row(effect.row, effect.value), "scheduler row"),
             ev.Resolve: lambda effect: self.deliveries.resolve(effect.keys),
             ev.Deliver: lambda effect: self.host.spawn(self.deliveries.deliver(effect.batch), "scheduler delivery"),
             ev.TakeProducer: lambda _: self.host.spawn(self._take_producer(), "scheduler producer id"),
@@ -169,7 +169,8 @@ class SchedulerRole(Role):
         newest = await self.host.list_offsets(MAX_TIMESTAMP)
         if newest.offset < 0 or newest.timestamp < CHECKPOINT_TIME:
             return self.host.log.log_start_offset
-        row = await self._row_at(newest.offset)
+        read = await self._row_at(newest.offset)
+        row = None if read is None else read.row
         if isinstance(row, CheckpointEnd):
             parts = [await self._row_at(place) for place in row.places]
             row = await asyncio.to_thread(joined, row, parts)
@@ -178,10 +179,10 @@ class SchedulerRole(Role):
         self.machine.restore(row, self._runs.directory)
         return row.covers
 
-    async def _row_at(self, offset: int) -> Row | None:
+    async def _row_at(self, offset: int) -> ev.RowRead | None:
         _, records = await self.host.fetch(offset, max_bytes=1, max_wait_ms=0)
         event = next(read_batches(records, offset), None)
-        return event.row if isinstance(event, ev.RowRead) and event.offset == offset else None
+        return event if isinstance(event, ev.RowRead) and event.offset == offset else None
 
     async def _replay(self, offset: int, end: int) -> None:
         read = 0
@@ -224,7 +225,7 @@ class SchedulerRole(Role):
                         self._halves_changed()
         self.tick()
 
-    async def _append_row(self, row: Row) -> None:
+    async def _append_row(self, row: Row, value: bytes) -> None:
         copies: list[Copy] = []
         try:
             timestamp = self.now_ms()
@@ -234,7 +235,7 @@ class SchedulerRole(Role):
             elif isinstance(row, Relocated):
                 copies = copies_for(self.bodies, row)
                 row = shortened(row, len(copies))
-            await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
+            await self.append(encode_row(row, timestamp, copies, value), 1 + len(copies))
         except (RaylogError, OSError) as error:
             self.failed(error)
 
@@ -247,8 +248,8 @@ class SchedulerRole(Role):
         if not parts:
             return row
         places: list[int] = []
-        for part in parts:
-            reply = await self.append(encode_row(part, self.now_ms()), 1)
+        for part, value in parts:
+            reply = await self.append(encode_row(part, self.now_ms(), value=value), 1)
             places.append(reply.base_offset)
         return CheckpointEnd(row.number, row.covers, tuple(places))
 

@@ -11,7 +11,7 @@ from raylog.base.errors import InvalidRequest
 from raylog.core.decision import RequestId
 from raylog.core.scheduling.events import Command, MoveReceived, Reply
 from raylog.core.scheduling.keys import due_of, key_of
-from raylog.core.scheduling.rows import Cancelled, Decision, HalvesDecided, Moved, Verdict
+from raylog.core.scheduling.rows import Cancelled, Decision, HalvesDecided, Keys, Moved, NameColumn, Verdict
 from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
 from raylog.protocol.scheduling import CancelScheduledReply, CancelScheduledRequest, MoveScheduledReply
 
@@ -37,12 +37,13 @@ def row_of(command: Command, interval_ms: int) -> CommandRow:
     now_ms = command.now_ms
     if isinstance(command, MoveReceived):
         moved = command.message
-        return Moved(((key_of(moved.due_ms, moved.offset), max(moved.new_due_ms, now_ms)),), (command.name,))
+        key = key_of(moved.due_ms, moved.offset)
+        return Moved(Keys([key]), (max(moved.new_due_ms, now_ms),), NameColumn([command.name]))
     match command.message:
         case DecideHalvesRequest() as message:
             return HalvesDecided(_decisions(message, now_ms + interval_ms), now_ms)
         case CancelScheduledRequest(dues=dues, offsets=offsets):
-            return Cancelled(tuple(key_of(due, offset) for due, offset in zip(dues, offsets, strict=True)))
+            return Cancelled(Keys(key_of(due, offset) for due, offset in zip(dues, offsets, strict=True)))
 
 
 def _decisions(message: DecideHalvesRequest, next_check_ms: int) -> tuple[Decision, ...]:
@@ -67,10 +68,8 @@ class _Waiting:
     def size(self) -> int:
         """How many of the row's outcomes belong to this request."""
         match self.row:
-            case Cancelled():
+            case Cancelled() | Moved():
                 return len(self.row.keys)
-            case Moved():
-                return len(self.row.moves)
             case HalvesDecided():
                 return len(self.row.decisions)
 
@@ -109,11 +108,13 @@ class Commands:
             self._in_row.append(self._waiting.popleft())
         rows = [command.row for command in self._in_row]
         if kind is Cancelled:
-            return Cancelled(tuple(key for row in rows if isinstance(row, Cancelled) for key in row.keys))
+            return Cancelled(Keys(key for row in rows if isinstance(row, Cancelled) for key in row.keys))
         if kind is Moved:
             moved = [row for row in rows if isinstance(row, Moved)]
             return Moved(
-                tuple(move for row in moved for move in row.moves), tuple(name for row in moved for name in row.names)
+                Keys(key for row in moved for key in row.keys),
+                tuple(due for row in moved for due in row.dues),
+                NameColumn(name for row in moved for name in row.names),
             )
         return HalvesDecided(
             tuple(each for row in rows if isinstance(row, HalvesDecided) for each in row.decisions), now_ms

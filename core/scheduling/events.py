@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from raylog.core.decision import Refuse, RequestId
@@ -60,6 +60,8 @@ class RowRead:
     offset: int
     row: Row
     size_bytes: int
+    value: bytes = field(repr=False, default=b"")
+    """The record's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +165,8 @@ class Append:
     """Append a row; it comes back as :class:`RowRead`. At most one is under way."""
 
     row: Row
+    value: bytes = field(repr=False, default=b"")
+    """The record's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

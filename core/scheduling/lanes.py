@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from raylog.base.invariants import require
 from raylog.core.lane import SEQUENCES, Lane, split_at
 from raylog.core.scheduling.events import Delivered, NotDelivered
-from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused
+from raylog.core.scheduling.rows import Batch, Keys, LaneId, LaneState, Noted, Refused
 
 RETRY_FIRST_MS: Final = 20
 RETRY_LAST_MS: Final = 2_000
@@ -157,7 +157,7 @@ class TargetLane:
         """What the next round may note; None = nothing new was delivered."""
         if not self.open.batches or (delivered := self.delivered_sequence) == self.noted_sequence:
             return None
-        return Noted(self.id, self.epoch, delivered)
+        return Noted(*self.id, self.epoch, delivered)
 
     def noted(self, note: Noted) -> Iterable[int]:
         """Apply a note from the log; return the keys that leave the lane."""
@@ -176,13 +176,13 @@ class TargetLane:
         """Begin an epoch: the open batches get new sequences."""
         self._wait_first([batch.keys for batch in self._begin(epoch)])
 
-    def halve(self, row: Refused) -> tuple[int, ...]:
+    def halve(self, row: Refused) -> Sequence[int]:
         """Begin an epoch in which the halves of a refused batch come first, then the batches that stood behind it.
 
         A refused batch of one record has no halves: it is left out, and its key is returned as the one to blame.
         """
-        parts: list[tuple[int, ...]] = []
-        blamed: tuple[int, ...] = ()
+        parts: list[Sequence[int]] = []
+        blamed: Sequence[int] = ()
         for batch in self._begin(row.epoch):
             if batch.base_sequence != row.refused_sequence:
                 parts.append(batch.keys)
@@ -200,7 +200,7 @@ class TargetLane:
         self.epoch, self.noted_sequence = epoch, 0
         return batches
 
-    def _wait_first(self, parts: list[tuple[int, ...]]) -> None:
+    def _wait_first(self, parts: list[Sequence[int]]) -> None:
         """Open the first of these batches, and put the keys of the others in front of ``waiting``.
 
         Only one is opened: in every epoch the first batch goes alone.
@@ -209,23 +209,22 @@ class TargetLane:
             self.waiting.extendleft(reversed(keys))
             self.parts.appendleft(len(keys))
         if parts:
-            self.opened(Batch(self.topic, self.id, self.epoch, 0, parts[0]))
+            self.opened(Batch(self.topic, *self.id, self.epoch, 0, Keys(parts[0])))
 
     def state(self) -> LaneState:
-        """Return what a checkpoint keeps."""
+        """Return what a checkpoint keeps, besides ``parts``."""
         return LaneState(
             self.topic,
-            self.id,
+            *self.id,
             self.epoch,
             self.next_sequence,
             self.noted_sequence,
             tuple(self.batches),
-            tuple(self.waiting),
-            tuple(self.parts),
+            Keys(self.waiting),
         )
 
     @classmethod
-    def restored(cls, state: LaneState) -> TargetLane:
+    def restored(cls, state: LaneState, parts: Iterable[int]) -> TargetLane:
         """Return the lane of a checkpoint."""
         lane = cls(state.topic, state.lane, state.epoch)
         lane.noted_sequence = state.noted_sequence
@@ -233,7 +232,7 @@ class TargetLane:
         for batch in state.batches:
             lane.open.add(batch, len(batch.keys))
         lane.waiting.extend(state.waiting)
-        lane.parts.extend(state.parts)
+        lane.parts.extend(parts)
         return lane
 
 

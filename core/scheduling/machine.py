@@ -8,8 +8,7 @@ A row of a deposed leader is either in the log, where each leader reads it at th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Final, TypeVar, assert_never
+from typing import Final, assert_never, overload
 
 from raylog.base.errors import InvalidRequest
 from raylog.core.decision import Refuse
@@ -66,7 +65,6 @@ from raylog.core.scheduling.state import SchedulerSettings as SchedulerSettings
 
 MOVES_REMEMBERED: Final = 100_000
 """Most keys in ``moved``."""
-PartT = TypeVar("PartT", Batch, Parked)
 
 
 class SchedulerMachine(SchedulerRounds):
@@ -189,8 +187,8 @@ class SchedulerMachine(SchedulerRounds):
             case Cancelled():
                 outcomes = [(self._cancelled(key), key) for key in row.keys]
             case Moved():
-                names = row.names or (0,) * len(row.moves)
-                outcomes = [self._move(*move, name) for move, name in zip(row.moves, names, strict=True)]
+                names = row.names or (0,) * len(row.keys)
+                outcomes = [self._move(*move) for move in zip(row.keys, row.dues, names, strict=True)]
             case HalvesDecided():
                 outcomes = [self._decided(decision, row.at_ms) for decision in row.decisions]
             case LaneLost():
@@ -200,7 +198,7 @@ class SchedulerMachine(SchedulerRounds):
             case Refused():
                 self._refused(row)
             case RunWritten():
-                self._run_read(Run.read(event.offset, row.data, row.facts), row.replaces)
+                self._run_read(Run.read(event.offset, event.value, row.facts), row.replaces)
             case Relocated():
                 self.space.relocated(event.offset, row, event.size_bytes)
                 self.read_end += len(row.offsets)
@@ -244,16 +242,16 @@ class SchedulerMachine(SchedulerRounds):
         for key in done:
             self._left(offset_of(key))
 
-    def _uncancelled(self, part: PartT) -> PartT:
+    @overload
+    def _uncancelled(self, part: Batch) -> Batch: ...
+    @overload
+    def _uncancelled(self, part: Parked) -> Parked: ...
+    def _uncancelled(self, part: Batch | Parked) -> Batch | Parked:
         """Return a part of a round without the records that were replaced while its row was on the way."""
         cut = self.pending.cut
         if cut.isdisjoint(part.keys):
             return part
-        kept = [index for index, key in enumerate(part.keys) if key not in cut]
-        keys = tuple(part.keys[index] for index in kept)
-        if isinstance(part, Parked) and part.names:
-            return replace(part, keys=keys, names=tuple(part.names[index] for index in kept))
-        return replace(part, keys=keys)
+        return part.without(cut)
 
     def _leave(self, lane: TargetLane, keys: Sequence[int]) -> list[int]:
         """Remove keys that wait in a lane, or for metadata; return the others, which come from the pending ones."""
@@ -370,13 +368,13 @@ class SchedulerMachine(SchedulerRounds):
         """Append the row that decides what becomes of a batch that its target did not take; False = not yet."""
         delivered, epoch = lane.delivered_sequence, lane.epoch + 1
         if remedy is Remedy.REROUTE:
-            self._append(LaneLost(lane.id, delivered), out)
+            self._append(LaneLost(*lane.id, delivered), out)
         elif epoch // EPOCHS >= len(self.producer_ids):
             return self._next_producer(out)
         elif remedy is Remedy.REBASE:
-            self._append(Rebased(lane.id, epoch, delivered), out)
+            self._append(Rebased(*lane.id, epoch, delivered), out)
         else:  # batches are sent in order: the refused one begins where the delivered ones end
-            self._append(Refused(lane.id, epoch, delivered, delivered), out)
+            self._append(Refused(*lane.id, epoch, delivered, delivered), out)
         return True
 
     def _next_producer(self, out: Outbox[Effect]) -> bool:
@@ -423,7 +421,8 @@ class SchedulerMachine(SchedulerRounds):
         if self.pending.fresh_count >= settings.seal_keys:
             keys = self.pending.to_seal(now_ms + settings.seal_margin_ms, settings.seal_keys)
             if len(keys) >= settings.seal_keys // 2:
-                self._append(sealed(keys, self.names.of_keys), out)
+                run, data = sealed(keys, self.names.of_keys)
+                self._append(run, out, data)
                 return
         # A large checkpoint is written again only after as many bytes of log: its own cost stays below half.
         is_long = (
@@ -451,7 +450,7 @@ class SchedulerMachine(SchedulerRounds):
         row = self.mover.step()
         self._space_at_ms = now_ms + self.settings.move_pause_ms
         if row is not None:
-            self._append(row, out)
+            self._append(row[0], out, row[1])
         elif self.mover.end is None:
             self._looks_for_space = True
             self._frees_space = self._is_worth_a_checkpoint()

@@ -10,7 +10,7 @@ from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import Append, Effect, Resolved, Target
 from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, TargetLane
-from raylog.core.scheduling.rows import Batch, LaneId, Noted, Parked, Round, Row
+from raylog.core.scheduling.rows import Batch, Keys, LaneId, NameColumn, Noted, Parked, Round, Row
 from raylog.core.scheduling.state import SchedulerState
 
 BATCH_HEAD_BYTES: Final = 256
@@ -43,11 +43,11 @@ def compose(
         fresh = [target for target in new if target.key not in known]
         chosen = _chosen(lane, fresh, batch_keys, batch_bytes) if lane.has_room else []
         if chosen:
-            batches.append(Batch(topic, lane_id, lane.epoch, lane.next_sequence, tuple(chosen)))
+            batches.append(Batch(topic, *lane_id, lane.epoch, lane.next_sequence, Keys(chosen)))
         taken = set(chosen)
-        if left := tuple(target.key for target in fresh if target.key not in taken):
-            names = {target.key: target.name for target in new if target.name}
-            parked.append(Parked(topic, lane_id, left, tuple(names.get(key, 0) for key in left) if names else ()))
+        if left := [target for target in fresh if target.key not in taken]:
+            names = [target.name for target in left] if any(target.name for target in new) else ()
+            parked.append(Parked(topic, *lane_id, Keys(target.key for target in left), NameColumn(names)))
     return batches, parked
 
 
@@ -150,7 +150,7 @@ class SchedulerRounds(SchedulerState):
         """Put records that were taken back among the pending ones."""
         self.pending.add(keys)
 
-    def _append(self, row: Row, out: Outbox[Effect]) -> None:
+    def _append(self, row: Row, out: Outbox[Effect], value: bytes = b"") -> None:
         require(self._appending is None, "one row is appended at a time")
         self._appending = row
-        out.now.append(Append(row=row))
+        out.now.append(Append(row=row, value=value))

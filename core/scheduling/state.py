@@ -13,7 +13,7 @@ from raylog.core.scheduling.keys import offset_of
 from raylog.core.scheduling.lanes import TargetLane
 from raylog.core.scheduling.naming.names import Names
 from raylog.core.scheduling.pending import Pending
-from raylog.core.scheduling.rows import Checkpoint, LaneId, Row
+from raylog.core.scheduling.rows import Checkpoint, Frontier, Keys, LaneId, NameColumn, NamedKeys, Row, RunState
 from raylog.core.scheduling.runs import ReadBlock, Run, RunFacts
 from raylog.core.scheduling.space.mover import Mover
 from raylog.core.scheduling.space.stretches import Space
@@ -181,10 +181,12 @@ class SchedulerState:
         require(not self._is_loaded, "a checkpoint is where a replay begins")
         self._checkpoint_number, self.read_end = row.number, row.covers
         self.producer_ids = [] if row.producer_id == NO_PRODUCER else [row.producer_id, *row.more_producers]
-        runs = (Run.read(at, directory(at, facts), facts) for at, facts in row.runs)
-        self.pending.restore(runs, row.frontier, row.fresh, row.cut, row.count)
-        self.names.restore(row.named, row.replaced)
-        self.lanes = {state.lane: TargetLane.restored(state) for state in row.lanes}
+        known = ((run.offset, run.facts(check)) for run, check in zip(row.runs, row.checks, strict=True))
+        runs = (Run.read(at, directory(at, facts), facts) for at, facts in known)
+        self.pending.restore(runs, row.frontier[0] if row.frontier else -1, row.fresh, row.cut, row.count)
+        self.names.restore(zip(row.named.names, row.named.keys, strict=True), row.replaced)
+        lanes = zip(row.lanes, row.parts, strict=True)
+        self.lanes = {state.lane: TargetLane.restored(state, parts) for state, parts in lanes}
         self.undeliverable, self.unresolved = set(row.undeliverable), set(row.unresolved)
         self.halves.restore(row.halves)
         self.space.restore(row.space)
@@ -193,22 +195,28 @@ class SchedulerState:
     def checkpoint(self) -> Checkpoint:
         """Return the state as a row."""
         pending = self.pending
+        runs = [(run.offset, run.facts) for run in pending.runs.values()]
         named, replaced = self.names.state()
         return Checkpoint(
             number=self._checkpoint_number + 1,
             covers=self.read_end,
             producer_id=self.producer_ids[0] if self.producer_ids else NO_PRODUCER,
-            more_producers=tuple(self.producer_ids[1:]),
-            runs=tuple((run.offset, run.facts) for run in pending.runs.values()),
-            frontier=pending.frontier,
-            fresh=tuple(sorted(pending.fresh)),
-            cut=tuple(sorted(pending.cut)),
+            runs=tuple(
+                RunState(offset, facts.lowest_offset, facts.highest_offset, facts.has_tombstones, facts.names)
+                for offset, facts in runs
+            ),
+            frontier=Frontier([pending.frontier] if pending.frontier >= 0 else ()),
+            fresh=Keys(sorted(pending.fresh)),
+            cut=Keys(sorted(pending.cut)),
             count=pending.count,
             lanes=tuple(lane.state() for lane in self.lanes.values()),
-            undeliverable=tuple(sorted(self.undeliverable)),
+            undeliverable=Keys(sorted(self.undeliverable)),
             halves=self.halves.state(),
-            unresolved=tuple(sorted(self.unresolved)),
-            named=named,
+            unresolved=Keys(sorted(self.unresolved)),
+            named=NamedKeys(NameColumn(name for name, _ in named), Keys(key for _, key in named)),
             replaced=replaced,
             space=self.space.state(),
+            checks=tuple(facts.check for _, facts in runs),
+            more_producers=tuple(self.producer_ids[1:]),
+            parts=tuple(tuple(lane.parts) for lane in self.lanes.values()),
         )

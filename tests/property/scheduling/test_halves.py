@@ -127,7 +127,7 @@ class HalfStory:
                 self.strays.append(effect)
             elif isinstance(effect, Append) and chance.random() < 0.5:
                 desk.machine._is_loaded = False
-                desk.append(effect.row)
+                desk.append(effect.row, effect.value)
         self.requested.clear()
         desk.replace_owner()
 

@@ -43,14 +43,14 @@ BUGS = {
         "lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))",
         "pass",
     ),
-    "a checkpoint leaves out what waits for a target": (TargetLane, "state", "tuple(self.waiting)", "()"),
+    "a checkpoint leaves out what waits for a target": (TargetLane, "state", "Keys(self.waiting)", "Keys()"),
     "a checkpoint claims what came while it was appended": (
         SchedulerMachine,
         "checkpoint",
         "covers=self.read_end",
         "covers=self.read_end + 1",
     ),
-    "a checkpoint leaves out what is fresh": (SchedulerMachine, "checkpoint", "tuple(sorted(pending.fresh))", "()"),
+    "a checkpoint leaves out what is fresh": (SchedulerMachine, "checkpoint", "Keys(sorted(pending.fresh))", "Keys()"),
     "a cancelled record stays in its run": (Pending, "cancel", "self.cut.add(key)", "pass"),
     "a moved record stays at its old time": (SchedulerMachine, "_move", "self._cancel(key)", "Outcome.DONE"),
     "a moved record is forgotten": (SchedulerMachine, "_move", "self.pending.add([key])", "pass"),
@@ -58,8 +58,8 @@ BUGS = {
     "a batch is noted that no target has": (
         TargetLane,
         "note_due",
-        "Noted(self.id, self.epoch, delivered)",
-        "Noted(self.id, self.epoch, self.next_sequence)",
+        "Noted(*self.id, self.epoch, delivered)",
+        "Noted(*self.id, self.epoch, self.next_sequence)",
     ),
     "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
     "the log is given back too far": (
@@ -91,7 +91,12 @@ NAME_BUGS = {
     "what is taken and in no row cannot be replaced": (SchedulerMachine, "_cancel", "key in self._taken", "False"),
     "a name in a run is not found": (Names, "waiting", "self._in_runs(name)", "None"),
     "a moved record loses its name": (SchedulerMachine, "_move", "if name:", "if False:"),
-    "a checkpoint leaves names out": (SchedulerState, "checkpoint", "named=named", "named=()"),
+    "a checkpoint leaves names out": (
+        SchedulerState,
+        "checkpoint",
+        "named, replaced = self.names.state()",
+        "named, replaced = (), ()",
+    ),
     "a filter leaves names out": (runs, "encode_names", "for shift in _SHIFTS:", "for shift in _SHIFTS[:2]:"),
     "an exhausted run is forgotten before its round is stored": (
         Pending,

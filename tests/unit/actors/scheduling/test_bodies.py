@@ -15,7 +15,7 @@ from raylog.core.lane import SEQUENCES
 from raylog.core.queues.archiving.origins import Origin
 from raylog.core.scheduling.envelope import Envelope, Header
 from raylog.core.scheduling.keys import key_of
-from raylog.core.scheduling.rows import Batch
+from raylog.core.scheduling.rows import Batch, Keys
 from raylog.storage.batch.header import iter_headers, stamp
 from raylog.storage.batch.records import decode_batch, encode_batch
 
@@ -25,7 +25,7 @@ OFFSET = 5
 def undeliverable(*headers: Header) -> tuple[Cause | None, list[str]]:
     """Send a record to ``__undeliverable``; returns its cause and the names of its headers."""
     body = Body(OFFSET, None, b"value", headers)
-    batch = Batch("__undeliverable", ("id", 0), 0, 0, (key_of(1_000, OFFSET),))
+    batch = Batch("__undeliverable", "id", 0, 0, 0, Keys([key_of(1_000, OFFSET)]))
     made = encode([body], batch, (9, 0), adds_sent_time=False, causes={OFFSET: (Reason.UNDELIVERABLE, "refused")})
     ((position, header),) = iter_headers(made)
     found = (decode_batch(made, position, header).headers or [])[0] or []
@@ -47,11 +47,11 @@ def test_another_record_cannot_name_an_origin() -> None:
 
 
 def test_after_the_highest_sequence_a_target_gets_0() -> None:
-    batch = Batch("jobs", ("id", 0), 0, SEQUENCES - 1, (key_of(1_000, OFFSET), key_of(1_000, OFFSET + 1)))
+    batch = Batch("jobs", "id", 0, 0, SEQUENCES - 1, Keys([key_of(1_000, OFFSET), key_of(1_000, OFFSET + 1)]))
     bodies_of_both = [Body(offset, None, b"value", ()) for offset in (OFFSET, OFFSET + 1)]
     ((_, header),) = iter_headers(encode(bodies_of_both, batch, (9, 0), adds_sent_time=False, causes={}))
     assert (header.base_sequence, header.last_sequence) == (SEQUENCES - 1, 0)
-    later = Batch("jobs", ("id", 0), 0, SEQUENCES + 1, batch.keys)
+    later = Batch("jobs", "id", 0, 0, SEQUENCES + 1, batch.keys)
     ((_, header),) = iter_headers(encode(bodies_of_both, later, (9, 0), adds_sent_time=False, causes={}))
     assert header.base_sequence == 1
 

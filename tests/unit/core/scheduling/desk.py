@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import msgpack
-
 from raylog.actors.scheduling.checkpoints import joined, pieces
+from raylog.actors.scheduling.rows import decode_key, encode_key
 from raylog.core.lane import Trouble
 from raylog.core.received import Received
 from raylog.core.scheduling.envelope import HalfId
@@ -47,14 +46,10 @@ from raylog.core.scheduling.rows import (
     Batch,
     Checkpoint,
     CheckpointEnd,
-    CheckpointPart,
     Decision,
     LaneId,
     Relocated,
     Row,
-    RunWritten,
-    from_wire,
-    to_wire,
 )
 from raylog.core.scheduling.runs import Run
 from raylog.core.scheduling.space.mover import shortened
@@ -137,8 +132,8 @@ class Desk:
 
     settings: SchedulerSettings = SMALL
     now_ms: int = 1_000
-    log: list[tuple[int, object]] = field(default_factory=list)
-    """(offset, a batch of records as its event, or the wire form of a row with its data)."""
+    log: list[tuple[int, DataRead | tuple[bytes, bytes]]] = field(default_factory=list)
+    """(offset, a batch of records as its event, or the stored form of a row with its value)."""
     end: int = 0
     start: int = 0
     targets: dict[LaneId, Partition] = field(default_factory=dict)
@@ -190,10 +185,9 @@ class Desk:
     def run_at(self, offset: int) -> bytes:
         for at, entry in self.log:
             if at == offset:
-                assert isinstance(entry, bytes)
+                assert isinstance(entry, tuple)
                 assert offset >= self.start, "a run that is needed was deleted"
-                _, data = msgpack.unpackb(entry)
-                return bytes(data)
+                return entry[1]
         raise AssertionError(f"no run at {offset}")
 
     def schedule(self, *dues: int, to: LaneId | None = None, names: dict[int, int] | None = None) -> list[int]:
@@ -236,15 +230,15 @@ class Desk:
         self._feed(MoveReceived(**given, name=name) if is_move else Received(**given))  # type: ignore[arg-type]
         return self.requests
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Row, value: bytes = b"") -> None:
         if isinstance(row, Checkpoint) and (parts := pieces(row, self.part_bytes)):
             places = []
-            for part in parts:
+            for part, data in parts:
                 if part.index == self.dies_at_piece:
                     self.dies_at_piece = -1
                     return
                 places.append(self.end)
-                self.append(part)
+                self.append(part, data)
             row = CheckpointEnd(row.number, row.covers, tuple(places))
         base, self.end = self.end, self.end + 1
         if isinstance(row, Relocated):
@@ -255,8 +249,7 @@ class Desk:
             self.copies[base] = set(row.offsets)
             self.copied_bytes += RECORD_BYTES * len(row.offsets)
             self.end += len(row.offsets)
-        data = row.data if isinstance(row, RunWritten | CheckpointPart) else b""
-        self.log.append((base, msgpack.packb([to_wire(row), data])))
+        self.log.append((base, (encode_key(row), value)))
         self._read_on()
 
     def _read_on(self) -> None:
@@ -266,19 +259,20 @@ class Desk:
             self._feed(self._event(offset, entry))
         self._feed(Tick(now_ms=self.now_ms))
 
-    def _event(self, offset: int, entry: object) -> Event:
-        if isinstance(entry, bytes):
-            wire, data = msgpack.unpackb(entry)
-            row = from_wire(wire, data)
-            records = len(row.offsets) if isinstance(row, Relocated) else 0
-            return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(data))
-        assert isinstance(entry, DataRead)
-        return entry
+    def _event(self, offset: int, entry: DataRead | tuple[bytes, bytes]) -> DataRead | RowRead:
+        if isinstance(entry, DataRead):
+            return entry
+        row, value = decode_key(entry[0]), entry[1]
+        records = len(row.offsets) if isinstance(row, Relocated) else 0
+        return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(value), value=value)
+
+    def _read_at(self, offset: int) -> RowRead:
+        (read,) = (self._event(*entry) for entry in self.log if entry[0] == offset)
+        assert isinstance(read, RowRead)
+        return read
 
     def row_at(self, offset: int) -> Row:
-        (entry,) = (entry for at, entry in self.log if at == offset)
-        wire, data = msgpack.unpackb(entry)
-        return from_wire(wire, data)
+        return self._read_at(offset).row
 
     def place_of(self, offset: int) -> int:
         """Where the record with a first offset can be read, as the machine knows."""
@@ -297,13 +291,12 @@ class Desk:
         machine.halves.follow(self.policy)
         self._read = 0
         for index in range(len(self.log) - 1, -1, -1):
-            _, entry = self.log[index]
-            if isinstance(entry, bytes):
-                wire, data = msgpack.unpackb(entry)
-                row = from_wire(wire, data)
+            read = self._event(*self.log[index])
+            if isinstance(read, RowRead):
+                row = read.row
                 if isinstance(row, CheckpointEnd):
                     assert row.places[0] >= self.start, "a piece of the newest checkpoint was deleted"
-                    row = joined(row, [self.row_at(place) for place in row.places])
+                    row = joined(row, [self._read_at(place) for place in row.places])
                 if isinstance(row, Checkpoint):
                     machine.restore(row, lambda at, _: self.run_at(at))
                     assert row.covers >= self.start
@@ -368,7 +361,7 @@ class Desk:
     def carry_out(self, effect: Effect) -> None:
         match effect:
             case Append():
-                self.append(effect.row)
+                self.append(effect.row, effect.value)
             case Resolve():
                 self._feed(Resolved(now_ms=self.now_ms, targets=self.resolved(effect.keys)))
             case TakeProducer():

@@ -171,7 +171,7 @@ def test_decisions_of_the_policy_have_rows_below_a_size() -> None:
     desk.machine.halves.worn = dict.fromkeys(names)
     desk.tick()
     desk.tick()
-    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, tuple)]
     decided = [row.decisions for row in rows if isinstance(row, HalvesDecided)]
     assert sorted((each.group, each.txid) for part in decided for each in part) == sorted(names)
     assert max(map(len, decided)) <= 3
@@ -184,6 +184,6 @@ def test_requests_share_a_row_below_a_size() -> None:
     desk.holds = False
     while desk.held:
         desk.release()
-    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, tuple)]
     assert max(len(row.decisions) for row in rows if isinstance(row, HalvesDecided)) <= 2
     assert all(len(desk.standings[number]) == 2 for number in numbers)

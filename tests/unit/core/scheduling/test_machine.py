@@ -305,7 +305,7 @@ def test_a_checkpoint_larger_than_a_row_has_several() -> None:
     desk.targets["tttt", 0].is_up = False
     keys = desk.schedule(*range(1_001, 1_401))
     desk.run(2_000)
-    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, tuple)]
     assert any(isinstance(row, CheckpointEnd) and len(row.places) > 10 for row in rows)
     before = desk.machine.checkpoint()
     desk.replace_owner()

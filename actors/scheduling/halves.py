@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from raylog.actors.roles.host import RoleHost
-from raylog.actors.scheduling.bodies import Bodies, envelope_of
+from raylog.actors.scheduling.decoded_batches import Bodies, envelope_of
 from raylog.base.errors import CoordinatorLoadInProgress, InvalidRequest, RaylogError
 from raylog.core.decision import RequestId
 from raylog.core.received import Received

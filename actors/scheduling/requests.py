@@ -13,8 +13,8 @@ from typing import Any, Final, Protocol
 from raylog.actors.permissions import lacks_schedule
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
-from raylog.actors.scheduling.bodies import envelope_of
 from raylog.actors.scheduling.checks import Checked, check_batch
+from raylog.actors.scheduling.decoded_batches import envelope_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
 from raylog.base.errors import (
@@ -30,9 +30,8 @@ from raylog.base.errors import (
 )
 from raylog.core.decision import RequestId
 from raylog.core.received import Received
-from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_of
+from raylog.core.scheduling.envelope import HalfId, HalfOutcome, id_among, name_among, name_of
 from raylog.core.scheduling.events import Command, MoveReceived
-from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.halves import ListHalvesRequest
 from raylog.protocol.message import Message
@@ -197,10 +196,10 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
 def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
     """Refuse records of half messages that are already decided: they could never be committed."""
     for group, txid in names:
-        standing = role.machine.halves.standing((group, txid))
-        if standing not in (Standing.HELD, Standing.NOT_FOUND):
+        outcome = role.machine.halves.outcome((group, txid))
+        if outcome not in (HalfOutcome.HELD, HalfOutcome.NOT_FOUND):
             raise HalfMessageDecided(
-                f"Half message {txid!r} of group {group!r} is {standing} already, within the last ten minutes: a txid "
+                f"Half message {txid!r} of group {group!r} is {outcome} already, within the last ten minutes: a txid "
                 "names one half message; prepare this one under another."
             )
 

@@ -20,8 +20,8 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.runner import AlwaysDurable, Runner
 from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.bodies import Bodies, copies_for
 from raylog.actors.scheduling.checkpoints import joined, pieces
+from raylog.actors.scheduling.decoded_batches import Bodies, copies_for
 from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.halves import policy_of
 from raylog.actors.scheduling.lateness import Lateness
@@ -36,8 +36,8 @@ from raylog.base.ids import MAX_TIMESTAMP
 from raylog.core.decision import Refuse, RequestId
 from raylog.core.scheduling import events as ev
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, Relocated, Row
-from raylog.core.scheduling.space.mover import shortened
 from raylog.protocol.halves import DecideHalvesReply
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply

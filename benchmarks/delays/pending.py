@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from benchmarks.peers.processes import own_memory
-from raylog.actors.scheduling.bodies import Bodies, bodies_of
+from raylog.actors.scheduling.decoded_batches import Bodies, bodies_of
 from raylog.actors.scheduling.role import CHECKPOINT_TIME
 from raylog.actors.scheduling.rows import encode_row, read_batches
 from raylog.actors.scheduling.run_reader import RunReader

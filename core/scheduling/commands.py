@@ -11,7 +11,7 @@ from raylog.base.errors import InvalidRequest
 from raylog.core.decision import RequestId
 from raylog.core.scheduling.events import Command, MoveReceived, Reply
 from raylog.core.scheduling.keys import due_of, key_of
-from raylog.core.scheduling.rows import Cancelled, Decision, HalvesDecided, Keys, Moved, NameColumn, Verdict
+from raylog.core.scheduling.rows import Cancelled, HalfDecision, HalvesDecided, Keys, Moved, NameColumn, Verdict
 from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
 from raylog.protocol.scheduling import CancelScheduledReply, CancelScheduledRequest, MoveScheduledReply
 
@@ -46,7 +46,7 @@ def row_of(command: Command, interval_ms: int) -> CommandRow:
             return Cancelled(Keys(key_of(due, offset) for due, offset in zip(dues, offsets, strict=True)))
 
 
-def _decisions(message: DecideHalvesRequest, next_check_ms: int) -> tuple[Decision, ...]:
+def _decisions(message: DecideHalvesRequest, next_check_ms: int) -> tuple[HalfDecision, ...]:
     txids, verdicts, checks = message.txids, message.verdicts, message.checks
     if not len(txids) == len(verdicts) == len(checks) or not 0 < len(txids) <= HALVES_MAX:
         raise InvalidRequest(f"A request decides 1 to {HALVES_MAX} half messages, with a verdict and a check for each.")
@@ -55,7 +55,7 @@ def _decisions(message: DecideHalvesRequest, next_check_ms: int) -> tuple[Decisi
         if word not in _GIVEN:
             raise InvalidRequest(f"A half message is decided by COMMIT, ROLLBACK or UNKNOWN, not {word!r:.50}.")
         again = (check, next_check_ms) if word == Verdict.UNKNOWN else ()
-        decisions.append(Decision(message.group, txid, Verdict(word), *again))
+        decisions.append(HalfDecision(message.group, txid, Verdict(word), *again))
     return tuple(decisions)
 
 

@@ -16,6 +16,7 @@ from raylog.core.lane import Remedy
 from raylog.core.outbox import Outbox
 from raylog.core.received import Received
 from raylog.core.scheduling.commands import row_of
+from raylog.core.scheduling.envelope import HalfOutcome
 from raylog.core.scheduling.events import (
     Command,
     DataRead,
@@ -35,7 +36,6 @@ from raylog.core.scheduling.events import (
     Trim,
     Unreadable,
 )
-from raylog.core.scheduling.halves import Standing
 from raylog.core.scheduling.keys import HELD_MS, key_of, offset_of
 from raylog.core.scheduling.lanes import UNKNOWN_PARTITION, TargetLane
 from raylog.core.scheduling.rounds import SchedulerRounds
@@ -45,13 +45,13 @@ from raylog.core.scheduling.rows import (
     Checkpoint,
     CheckpointEnd,
     CheckpointPart,
-    Decision,
+    HalfDecision,
     HalvesDecided,
-    Identity,
     LaneId,
     LaneLost,
     Moved,
     Parked,
+    ProducerIdAdded,
     Rebased,
     Refused,
     Relocated,
@@ -109,7 +109,7 @@ class SchedulerMachine(SchedulerRounds):
         """Return when a :class:`Tick` has something to do if no other event comes first; None = never."""
         if not self._is_loaded or self._appending is not None or self._resolving:
             return None
-        moments = [self.pending.next_due_ms(), self._note_at_ms]
+        moments = [self.pending.next_due_ms(), self._ack_at_ms]
         if self.mover.end is not None or self._frees_space or self._looks_for_space:
             moments.append(self._space_at_ms)
         for lane in self.lanes.values():
@@ -131,7 +131,7 @@ class SchedulerMachine(SchedulerRounds):
         self._is_loaded = True
         self.pending.align()
         if not self.producer_ids:
-            self._append(Identity(event.producer_id), out)
+            self._append(ProducerIdAdded(event.producer_id), out)
 
     def _data_read(self, event: DataRead) -> None:
         self.space.appended(event.base_offset, event.size_bytes, len(event.dues))
@@ -177,9 +177,9 @@ class SchedulerMachine(SchedulerRounds):
         if isinstance(row, CheckpointPart):  # its checkpoint is being appended until CheckpointEnd is read
             self._checkpoint_bytes = event.size_bytes + (self._checkpoint_bytes if row.index else 0)
             return
-        outcomes: Sequence[tuple[Outcome | Standing, int]] = ()
+        outcomes: Sequence[tuple[Outcome | HalfOutcome, int]] = ()
         match row:
-            case Identity():
+            case ProducerIdAdded():
                 if row.producer_id not in self.producer_ids:
                     self.producer_ids.append(row.producer_id)
             case Round():
@@ -229,10 +229,10 @@ class SchedulerMachine(SchedulerRounds):
         self._sizes.clear()
         self._limits.clear()
         self.pending.drop_exhausted()
-        for note in row.noted:
-            lane_noted = self.lanes.get(note.lane)
-            if lane_noted is not None:
-                self._done(lane_noted.noted(note))
+        for ack in row.acked:
+            acked_lane = self.lanes.get(ack.lane)
+            if acked_lane is not None:
+                self._done(acked_lane.acked(ack))
 
     def _done(self, keys: Iterable[int]) -> None:
         """Note that targets have these records."""
@@ -301,7 +301,7 @@ class SchedulerMachine(SchedulerRounds):
                 del self.moved[next(iter(self.moved))]
         return outcome, key
 
-    def _decided(self, decision: Decision, at_ms: int) -> tuple[Standing, int]:
+    def _decided(self, decision: HalfDecision, at_ms: int) -> tuple[HalfOutcome, int]:
         decided = self.halves.decide(decision, at_ms)
         keys = [key_of(at_ms, offset) for offset in decided.released]
         self.pending.add(keys)
@@ -310,7 +310,7 @@ class SchedulerMachine(SchedulerRounds):
         if decided.is_dead:
             self.undeliverable.update(keys)
             self.unresolved.update(keys)
-        return decided.standing, decided.records
+        return decided.outcome, decided.records
 
     def _lane(self, topic: str, lane: LaneId) -> TargetLane:
         found = self.lanes.get(lane)
@@ -361,8 +361,8 @@ class SchedulerMachine(SchedulerRounds):
         if batch is None:
             return
         self.delivered_count += len(batch.keys)
-        if self._note_at_ms is None:
-            self._note_at_ms = event.now_ms + self.settings.note_within_ms
+        if self._ack_at_ms is None:
+            self._ack_at_ms = event.now_ms + self.settings.ack_within_ms
 
     def _settle(self, lane: TargetLane, remedy: Remedy, out: Outbox[Effect]) -> bool:
         """Append the row that decides what becomes of a batch that its target did not take; False = not yet."""
@@ -380,7 +380,7 @@ class SchedulerMachine(SchedulerRounds):
     def _next_producer(self, out: Outbox[Effect]) -> bool:
         """Go on with another producer id: a target used up the epochs of the last one. False = it is not here yet."""
         if self._spare_producer != NO_PRODUCER:
-            self._append(Identity(self._spare_producer), out)
+            self._append(ProducerIdAdded(self._spare_producer), out)
             self._spare_producer = NO_PRODUCER
             return True
         if not self._takes_producer:

@@ -10,7 +10,7 @@ from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.scheduling.events import Append, Effect, Resolved, Target
 from raylog.core.scheduling.lanes import RETRY_LAST_MS, UNKNOWN_PARTITION, TargetLane
-from raylog.core.scheduling.rows import Batch, Keys, LaneId, NameColumn, Noted, Parked, Round, Row
+from raylog.core.scheduling.rows import Acked, Batch, Keys, LaneId, NameColumn, Parked, Round, Row
 from raylog.core.scheduling.state import SchedulerState
 
 BATCH_HEAD_BYTES: Final = 256
@@ -124,27 +124,27 @@ class SchedulerRounds(SchedulerState):
         self._round_of(placed, event.now_ms, out)
 
     def _round_of(self, targets: Sequence[Target], now_ms: int, out: Outbox[Effect]) -> bool:
-        """Append a round of resolved and waiting records, with notes; False = there is nothing to append."""
+        """Append a round of resolved and waiting records, with acknowledgements; False = there is nothing to append."""
         batches, parked = compose(
             self.lanes,
             targets,
             batch_keys=self.settings.batch_keys,
             batch_bytes=self.settings.batch_bytes,
         )
-        noted = self._notes(now_ms, has_round=bool(batches or parked))
-        if not (batches or parked or noted):
+        acked = self._acks(now_ms, has_round=bool(batches or parked))
+        if not (batches or parked or acked):
             return False
-        self._append(Round(tuple(batches), tuple(parked), noted), out)
+        self._append(Round(tuple(batches), tuple(parked), acked), out)
         return True
 
-    def _notes(self, now_ms: int, *, has_round: bool) -> tuple[Noted, ...]:
-        """Return the notes to write now: in a round with batches, when time is up, or if a full lane needs one."""
-        is_time = has_round or (self._note_at_ms is not None and now_ms >= self._note_at_ms)
-        holds_up = any(lane.waiting and not lane.has_room and lane.note_due for lane in self.lanes.values())
+    def _acks(self, now_ms: int, *, has_round: bool) -> tuple[Acked, ...]:
+        """Return what to acknowledge now: in a round with batches, when time is up, or if a full lane needs it."""
+        is_time = has_round or (self._ack_at_ms is not None and now_ms >= self._ack_at_ms)
+        holds_up = any(lane.waiting and not lane.has_room and lane.ack_due for lane in self.lanes.values())
         if not (is_time or holds_up):
             return ()
-        self._note_at_ms = None
-        return tuple(note for lane in self.lanes.values() if (note := lane.note_due) is not None)
+        self._ack_at_ms = None
+        return tuple(ack for lane in self.lanes.values() if (ack := lane.ack_due) is not None)
 
     def _again(self, keys: Iterable[int]) -> None:
         """Put records that were taken back among the pending ones."""

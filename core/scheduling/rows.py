@@ -168,14 +168,14 @@ class Parked(OfTopic, frozen=True):
         return Parked(self.topic, *self.lane, Keys(self.keys[index] for index in kept), names)
 
 
-class Noted(OfLane, frozen=True):
+class Acked(OfLane, frozen=True):
     """A target has everything below a sequence in a lane's epoch."""
 
     epoch: int
     sequence: int
 
 
-class Identity(Message, frozen=True, tag=0):
+class ProducerIdAdded(Message, frozen=True, tag=0):
     """A producer id under which this partition delivers; the next one follows when a target has used up all epochs."""
 
     producer_id: int
@@ -186,7 +186,7 @@ class Round(Message, frozen=True, tag=1):
 
     batches: tuple[Batch, ...]
     parked: tuple[Parked, ...]
-    noted: tuple[Noted, ...]
+    acked: tuple[Acked, ...]
 
 
 class Cancelled(Message, frozen=True, tag=2):
@@ -208,8 +208,8 @@ class Moved(Message, frozen=True, tag=3):
 class LaneLost(OfLane, frozen=True, tag=4):
     """A target does not exist any more: the records on the way to it are decided again.
 
-    They may include records that a deposed owner had delivered without noting it. Those become dead letters although
-    the topic had them before its deletion.
+    They may include records that a deposed owner had delivered without a row that says so. Those become dead letters
+    although the topic had them before its deletion.
     """
 
     delivered_sequence: int
@@ -293,7 +293,7 @@ class Verdict(StrEnum):
     """It was checked in vain as often as allowed: it is rolled back, and its records become dead letters."""
 
 
-class Decision(Message, frozen=True):
+class HalfDecision(Message, frozen=True):
     """What is stated about one half message; it has no effect on one that is already decided."""
 
     group: str
@@ -308,12 +308,12 @@ class Decision(Message, frozen=True):
 class HalvesDecided(Message, frozen=True, tag=8):
     """Decisions about half messages; what is committed is due at ``at_ms``."""
 
-    decisions: tuple[Decision, ...]
+    decisions: tuple[HalfDecision, ...]
     at_ms: int
 
 
 class HalfState(Message, frozen=True):
-    """A half message in a checkpoint: held, or decided if it has a ``standing``."""
+    """A half message in a checkpoint: held, or decided if it has an ``outcome``."""
 
     group: str
     txid: str
@@ -322,7 +322,7 @@ class HalfState(Message, frozen=True):
     next_check_ms: int
     checks: int
     offsets: tuple[int, ...]
-    standing: str = ""
+    outcome: str = ""
     records: int = 0
     """Of a decided one: how many records it had."""
 
@@ -332,7 +332,7 @@ class LaneState(OfTopic, frozen=True):
 
     epoch: int
     next_sequence: int
-    noted_sequence: int
+    acked_sequence: int
     batches: tuple[Batch, ...]
     waiting: Keys
 
@@ -422,7 +422,7 @@ class CheckpointEnd(Message, frozen=True, tag=12):
 
 
 Row = (
-    Identity
+    ProducerIdAdded
     | Round
     | Cancelled
     | Moved

@@ -11,12 +11,12 @@ from raylog.core.scheduling.commands import Commands
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.keys import offset_of
 from raylog.core.scheduling.lanes import TargetLane
-from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.mover import Mover
+from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import Checkpoint, Frontier, Keys, LaneId, NameColumn, NamedKeys, Row, RunState
 from raylog.core.scheduling.runs import ReadBlock, Run, RunFacts
-from raylog.core.scheduling.space.mover import Mover
-from raylog.core.scheduling.space.stretches import Space
+from raylog.core.scheduling.space import Space
 
 NO_PRODUCER: Final = -1
 EPOCHS: Final = 1 << 15
@@ -40,8 +40,8 @@ class SchedulerSettings:
     """A checkpoint is written after so many bytes of log: this bounds what a new leader reads."""
     checkpoint_rows: int = 20_000
     """A checkpoint is written after so many rows, too."""
-    note_within_ms: int = 1_000
-    """A delivered batch is noted within this time, even if no round follows."""
+    ack_within_ms: int = 1_000
+    """A delivered batch is acknowledged in the log within this time, even if no round follows."""
     stretch_bytes: int = 8 * 1024 * 1024
     """Space in the log is counted and freed in stretches of about so many bytes."""
     space_min_bytes: int = 64 * 1024 * 1024
@@ -101,7 +101,7 @@ class SchedulerState:
         self._spare_producer = NO_PRODUCER
         """A new producer id that is in no row yet."""
         self._commands = Commands()
-        self._note_at_ms: int | None = None
+        self._ack_at_ms: int | None = None
         self._resolve_again_ms = 0
         self._space_at_ms = 0
         """When the next step towards freeing space may be taken."""

@@ -13,11 +13,11 @@ from raylog.core.scheduling import rounds, runs
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.lanes import TargetLane
 from raylog.core.scheduling.machine import SchedulerMachine
-from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.mover import Mover
+from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
-from raylog.core.scheduling.space.mover import Mover
-from raylog.core.scheduling.space.places import Places
-from raylog.core.scheduling.space.stretches import Space
+from raylog.core.scheduling.places import Places
+from raylog.core.scheduling.space import Space
 from raylog.core.scheduling.state import SchedulerState
 from tests.property.scheduling.test_halves import HalfStory
 from tests.property.scheduling.test_scheduler import Story
@@ -27,7 +27,7 @@ from tests.simulation.planted.bugs import Edit
 SEEDS = 300
 STEPS = 120
 DELIVER = "from raylog.core.scheduling import events"
-ROUND = "self._append(Round(tuple(batches), tuple(parked), noted), out)"
+ROUND = "self._append(Round(tuple(batches), tuple(parked), acked), out)"
 BUGS = {
     "a round is sent before it is committed": (
         SchedulerMachine,
@@ -55,11 +55,11 @@ BUGS = {
     "a moved record stays at its old time": (SchedulerMachine, "_move", "self._cancel(key)", "Outcome.DONE"),
     "a moved record is forgotten": (SchedulerMachine, "_move", "self.pending.add([key])", "pass"),
     "the frontier stays behind": (Pending, "_pop_before", "self.frontier = sealed", "pass"),
-    "a batch is noted that no target has": (
+    "a batch is acknowledged that no target has": (
         TargetLane,
-        "note_due",
-        "Noted(*self.id, self.epoch, delivered)",
-        "Noted(*self.id, self.epoch, self.next_sequence)",
+        "ack_due",
+        "Acked(*self.id, self.epoch, delivered)",
+        "Acked(*self.id, self.epoch, self.next_sequence)",
     ),
     "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
     "the log is given back too far": (
@@ -208,10 +208,10 @@ HALF_BUGS = {
     "commit after rollback wins": (
         Halves,
         "decide",
-        "standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))",
-        "records = 0; standing = Standing.COMMITTED if decision.verdict is Verdict.COMMIT else Standing.ROLLED_BACK",
+        "outcome, _, records = self.decided.get(name, (HalfOutcome.NOT_FOUND, 0, 0))",
+        "records = 0; outcome = HalfOutcome('COMMITTED' if decision.verdict is Verdict.COMMIT else 'ROLLED_BACK')",
     ),
-    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (standing, at_ms, len(half.offsets))", "pass"),
+    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (outcome, at_ms, len(half.offsets))", "pass"),
     "a commit releases the first record alone": (
         Halves,
         "decide",
@@ -228,7 +228,7 @@ HALF_BUGS = {
         Halves,
         "prepared",
         "if name in self.decided:",
-        "if self.decided.get(name, (None, 0))[0] is Standing.ROLLED_BACK:",
+        "if self.decided.get(name, (None, 0))[0] is HalfOutcome.ROLLED_BACK:",
     ),
     "checkpoints leave half messages out": (SchedulerMachine, "checkpoint", "self.halves.state()", "()"),
     "the log is given back below a half message": (

@@ -5,14 +5,14 @@ import pytest
 from raylog.actors.scheduling.rows import decode_key, encode_key
 from raylog.core.scheduling.keys import TOMBSTONE, key_of
 from raylog.core.scheduling.rows import (
+    Acked,
     Batch,
-    Decision,
     Frontier,
+    HalfDecision,
     HalvesDecided,
     Keys,
     Moved,
     NameColumn,
-    Noted,
     Parked,
     Refused,
     Round,
@@ -26,14 +26,14 @@ PARKED = Parked("a", "x", -1, KEYS, NameColumn([0, 258]))
 STORED: dict[str, Row] = {
     "94019196a46a6f6273a1740307289292cd03e8cd03e99205049195a161a178ff9292cd03e8cd03e9920504c4200000000000000000000000"
     "0000000000020100000000000000000000000000009194a174030728": Round(
-        (Batch("jobs", "t", 3, 7, 40, KEYS),), (PARKED,), (Noted("t", 3, 7, 40),)
+        (Batch("jobs", "t", 3, 7, 40, KEYS),), (PARKED,), (Acked("t", 3, 7, 40),)
     ),
     "94039291cd03e8910591cd07d0c41002010000000000000000000000000000": Moved(
         Keys([key_of(1_000, 5)]), (2_000,), NameColumn([258])
     ),
     "960aa17403030908": Refused("t", 3, 3, 9, 8),
     "98060409c200ff4dc40401020304": RunWritten(4, 9, False, 0, -1, 77, b"\1\2\3\4"),
-    "93089195a167a174a7554e4b4e4f574e02cd01f463": HalvesDecided((Decision("g", "t", Verdict.UNKNOWN, 2, 500),), 99),
+    "93089195a167a174a7554e4b4e4f574e02cd01f463": HalvesDecided((HalfDecision("g", "t", Verdict.UNKNOWN, 2, 500),), 99),
 }
 
 

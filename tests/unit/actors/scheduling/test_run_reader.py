@@ -11,11 +11,11 @@ import pytest
 
 from raylog.actors.scheduling.rows import decode_key, encode_key, encode_row
 from raylog.actors.scheduling.run_reader import RunReader
+from raylog.core.scheduling import names as naming
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import key_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.naming import names as naming
-from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import RunWritten, sealed
 from raylog.core.scheduling.runs import PAGE_BYTES, Run

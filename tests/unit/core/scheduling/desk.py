@@ -15,7 +15,7 @@ from raylog.actors.scheduling.checkpoints import joined, pieces
 from raylog.actors.scheduling.rows import decode_key, encode_key
 from raylog.core.lane import Trouble
 from raylog.core.received import Received
-from raylog.core.scheduling.envelope import HalfId
+from raylog.core.scheduling.envelope import HalfId, HalfOutcome
 from raylog.core.scheduling.events import (
     Append,
     DataRead,
@@ -38,21 +38,21 @@ from raylog.core.scheduling.events import (
     Tick,
     Trim,
 )
-from raylog.core.scheduling.halves import HalfPolicy, Standing
+from raylog.core.scheduling.halves import HalfPolicy
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
 from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rounds import BATCH_HEAD_BYTES
 from raylog.core.scheduling.rows import (
     Batch,
     Checkpoint,
     CheckpointEnd,
-    Decision,
+    HalfDecision,
     LaneId,
     Relocated,
     Row,
 )
 from raylog.core.scheduling.runs import Run
-from raylog.core.scheduling.space.mover import shortened
 from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
 from raylog.protocol.message import Message
 from raylog.protocol.scheduling import (
@@ -72,7 +72,7 @@ SMALL = SchedulerSettings(
     seal_margin_ms=10,
     checkpoint_bytes=40 * RECORD_BYTES,
     checkpoint_rows=12,
-    note_within_ms=50,
+    ack_within_ms=50,
     stretch_bytes=6 * RECORD_BYTES,
     space_min_bytes=30 * RECORD_BYTES,
     look_ms=5,
@@ -142,7 +142,7 @@ class Desk:
     unplaced: set[LaneId] = field(default_factory=set)
     """Targets whose topics' metadata is not known at the moment."""
     answers: dict[int, tuple[tuple[Outcome, int], ...]] = field(default_factory=dict)
-    standings: dict[int, tuple[Standing, ...]] = field(default_factory=dict)
+    standings: dict[int, tuple[HalfOutcome, ...]] = field(default_factory=dict)
     policy: HalfPolicy = field(default_factory=HalfPolicy)
     held: list[Effect] = field(default_factory=list)
     """Effects that are not carried out yet, where a test holds them."""
@@ -217,7 +217,7 @@ class Desk:
         self._read_on()
         return offsets
 
-    def decide(self, *decisions: Decision) -> int:
+    def decide(self, *decisions: HalfDecision) -> int:
         """Request decisions about half messages; the answer comes to ``standings`` under the number returned."""
         each = [(decision.txid, decision.verdict, decision.check) for decision in decisions]
         return self._request(DecideHalvesRequest("", 0, -1, decisions[0].group, *map(list, zip(*each, strict=True))))
@@ -370,7 +370,7 @@ class Desk:
             case Deliver():
                 self.deliver(effect.batch)
             case Reply(message=DecideHalvesReply(standings=words)):
-                self.standings[effect.request] = tuple(map(Standing, words))
+                self.standings[effect.request] = tuple(map(HalfOutcome, words))
             case Reply(message=MoveScheduledReply() as moved):
                 (key,) = self.requested[effect.request]
                 self.answers[effect.request] = ((Outcome(moved.outcome), key_of(moved.due_ms, offset_of(key))),)

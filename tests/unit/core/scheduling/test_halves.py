@@ -2,19 +2,20 @@
 
 import pytest
 
-from raylog.core.scheduling.halves import HalfPolicy, Standing, Unresolved
-from raylog.core.scheduling.rows import Decision, HalvesDecided, Verdict
+from raylog.core.scheduling.envelope import HalfOutcome
+from raylog.core.scheduling.halves import HalfPolicy, Unresolved
+from raylog.core.scheduling.rows import HalfDecision, HalvesDecided, Verdict
 from tests.unit.core.scheduling.desk import Desk, Partition
 
 PAY = ("payments", "t-42")
 OTHER = ("oooo", 0)
 
 
-def stated(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1) -> Decision:
-    return Decision(*name, verdict, check)
+def stated(verdict: Verdict, name: tuple[str, str] = PAY, check: int = -1) -> HalfDecision:
+    return HalfDecision(*name, verdict, check)
 
 
-def unknown(check: int) -> Decision:
+def unknown(check: int) -> HalfDecision:
     return stated(Verdict.UNKNOWN, check=check)
 
 
@@ -22,9 +23,9 @@ def queried(desk: Desk, group: str = PAY[0], lease_ms: int = 50) -> list[str]:
     return [half.id[1] for half in desk.machine.halves.query(group, desk.now_ms, 10, lease_ms)]
 
 
-def stands(desk: Desk, verdict: Verdict) -> Standing:
-    (standing,) = desk.standings[desk.decide(stated(verdict))]
-    return standing
+def stands(desk: Desk, verdict: Verdict) -> HalfOutcome:
+    (outcome,) = desk.standings[desk.decide(stated(verdict))]
+    return outcome
 
 
 def test_a_half_message_is_in_its_targets_when_it_is_committed() -> None:
@@ -33,7 +34,7 @@ def test_a_half_message_is_in_its_targets_when_it_is_committed() -> None:
     second = desk.prepare(PAY, to=OTHER)
     desk.run(10_000)
     assert desk.everywhere() == []
-    assert stands(desk, Verdict.COMMIT) is Standing.COMMITTED
+    assert stands(desk, Verdict.COMMIT) is HalfOutcome.COMMITTED
     desk.run(2_000)
     assert (desk.got(), desk.got(OTHER)) == (first, second)
     assert not desk.machine.is_busy
@@ -42,7 +43,7 @@ def test_a_half_message_is_in_its_targets_when_it_is_committed() -> None:
 def test_one_that_is_rolled_back_is_in_none() -> None:
     desk = Desk()
     desk.prepare(PAY)
-    assert stands(desk, Verdict.ROLLBACK) is Standing.ROLLED_BACK
+    assert stands(desk, Verdict.ROLLBACK) is HalfOutcome.ROLLED_BACK
     desk.run(10_000)
     assert desk.everywhere() == []
 
@@ -50,17 +51,17 @@ def test_one_that_is_rolled_back_is_in_none() -> None:
 def test_the_first_decision_stands() -> None:
     desk = Desk()
     desk.prepare(PAY)
-    assert stands(desk, Verdict.ROLLBACK) is Standing.ROLLED_BACK
-    assert stands(desk, Verdict.COMMIT) is Standing.ROLLED_BACK
+    assert stands(desk, Verdict.ROLLBACK) is HalfOutcome.ROLLED_BACK
+    assert stands(desk, Verdict.COMMIT) is HalfOutcome.ROLLED_BACK
     desk.replace_owner()
-    assert stands(desk, Verdict.COMMIT) is Standing.ROLLED_BACK
-    assert stands(desk, Verdict.ROLLBACK) is Standing.ROLLED_BACK
+    assert stands(desk, Verdict.COMMIT) is HalfOutcome.ROLLED_BACK
+    assert stands(desk, Verdict.ROLLBACK) is HalfOutcome.ROLLED_BACK
     desk.run(10_000)
     assert desk.everywhere() == []
 
 
 def test_what_was_never_prepared_is_not_found() -> None:
-    assert stands(Desk(), Verdict.COMMIT) is Standing.NOT_FOUND
+    assert stands(Desk(), Verdict.COMMIT) is HalfOutcome.NOT_FOUND
 
 
 def test_a_record_that_comes_after_the_decision_is_dropped() -> None:
@@ -70,7 +71,7 @@ def test_a_record_that_comes_after_the_decision_is_dropped() -> None:
     desk.prepare(PAY)
     desk.run(1_000)
     assert desk.got() == kept
-    assert desk.machine.halves.standing(PAY) is Standing.COMMITTED
+    assert desk.machine.halves.outcome(PAY) is HalfOutcome.COMMITTED
 
 
 def test_it_holds_up_no_other_record() -> None:
@@ -129,7 +130,7 @@ def test_after_the_last_check_it_stays_held_and_no_member_is_queried() -> None:
     desk.machine.halves.follow(HalfPolicy(0, limit=3))
     assert queried(desk) == ["t-42"], "the limit was raised"
     assert not desk.machine.halves.worn
-    assert stands(desk, Verdict.COMMIT) is Standing.COMMITTED
+    assert stands(desk, Verdict.COMMIT) is HalfOutcome.COMMITTED
 
 
 @pytest.mark.parametrize(
@@ -142,7 +143,7 @@ def test_the_policy_decides_after_the_last_check(policy: Unresolved, dead: bool)
     desk.run(100)
     assert desk.got() == []
     assert desk.got(("undeliverable", 0)) == (offsets if dead else [])
-    assert stands(desk, Verdict.COMMIT) is Standing.ROLLED_BACK
+    assert stands(desk, Verdict.COMMIT) is HalfOutcome.ROLLED_BACK
 
 
 def test_a_checkpoint_keeps_half_messages_and_decisions() -> None:
@@ -180,7 +181,7 @@ def test_decisions_of_the_policy_have_rows_below_a_size() -> None:
 def test_requests_share_a_row_below_a_size() -> None:
     desk = Desk(holds=True)
     desk.tick()
-    numbers = [desk.decide(*[Decision("g", f"{number}" * 100_000, Verdict.COMMIT)] * 2) for number in range(8)]
+    numbers = [desk.decide(*[HalfDecision("g", f"{number}" * 100_000, Verdict.COMMIT)] * 2) for number in range(8)]
     desk.holds = False
     while desk.held:
         desk.release()

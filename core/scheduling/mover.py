@@ -17,7 +17,7 @@ from raylog.core.scheduling.keys import TOMBSTONE, offset_of
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import Relocated, RunWritten, row_of_run
 from raylog.core.scheduling.runs import ReadBlock, is_tombstone
-from raylog.core.scheduling.space.stretches import Space
+from raylog.core.scheduling.space import Space
 
 _ALL_KEYS: Final = 1 << 200
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.actors.scheduling import bodies
-from raylog.actors.scheduling.bodies import Bodies, Body, encode
+from raylog.actors.scheduling import decoded_batches
+from raylog.actors.scheduling.decoded_batches import Bodies, Body, encode
 from raylog.core.dead_letters import Cause, Reason, cause_of
 from raylog.core.lane import SEQUENCES
 from raylog.core.queues.archiving.origins import Origin
@@ -78,7 +78,7 @@ class Log:
 
 
 def test_what_stays_decoded_takes_no_more_memory_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(decoded_batches, "CACHE_BYTES", 1 << 20)
     log = Log(batches=1_500, records=2)
     source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
     tracemalloc.start()
@@ -89,15 +89,17 @@ def test_what_stays_decoded_takes_no_more_memory_than_its_limit(monkeypatch: pyt
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert bodies.CACHE_BYTES / 2 < taken < bodies.CACHE_BYTES * 1.2, "the limit counts what Python takes"
-    assert source.held_bytes <= bodies.CACHE_BYTES
+    assert decoded_batches.CACHE_BYTES / 2 < taken < decoded_batches.CACHE_BYTES * 1.2, (
+        "the limit counts what Python takes"
+    )
+    assert source.kept_bytes <= decoded_batches.CACHE_BYTES
 
 
 @given(st.lists(st.integers(0, 199), max_size=60))
 def test_each_record_is_found_whatever_was_read_before(offsets: list[int]) -> None:
     log = Log(batches=20, records=10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "CACHE_BYTES", 20_000)  # four of the batches
+        patch.setattr(decoded_batches, "CACHE_BYTES", 20_000)  # four of the batches
         source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
         for offset in offsets:
             assert source.read(offset).key == b"%d" % offset

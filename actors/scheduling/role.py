@@ -35,9 +35,10 @@ from raylog.base.errors import (
 from raylog.base.ids import MAX_TIMESTAMP
 from raylog.core.decision import Refuse, RequestId
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, Relocated, Row
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.protocol.halves import DecideHalvesReply
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply

@@ -25,8 +25,9 @@ from raylog.actors.scheduling.rows import encode_row, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import first_after, key_of
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.rows import Checkpoint, Frontier, Keys, RunState, sealed
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog

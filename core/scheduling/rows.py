@@ -11,7 +11,7 @@ them as columns.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Any, Final, overload
@@ -148,8 +148,10 @@ class Batch(OfTopic, frozen=True):
     base_sequence: int
     keys: Keys
 
-    def without(self, cut: Container[int]) -> Batch:
+    def without(self, cut: set[int]) -> Batch:
         """Return the batch without some keys."""
+        if cut.isdisjoint(self.keys):
+            return self
         kept = Keys(key for key in self.keys if key not in cut)
         return Batch(self.topic, *self.lane, self.epoch, self.base_sequence, kept)
 
@@ -161,8 +163,10 @@ class Parked(OfTopic, frozen=True):
     names: NameColumn = NameColumn()
     """The names of the keys; empty: none has one."""
 
-    def without(self, cut: Container[int]) -> Parked:
+    def without(self, cut: set[int]) -> Parked:
         """Return the part without some keys."""
+        if cut.isdisjoint(self.keys):
+            return self
         kept = [index for index, key in enumerate(self.keys) if key not in cut]
         names = NameColumn(self.names[index] for index in kept) if self.names else self.names
         return Parked(self.topic, *self.lane, Keys(self.keys[index] for index in kept), names)

@@ -13,8 +13,9 @@ from raylog.actors.scheduling.rows import encode_key, read_batches
 from raylog.base.errors import UnsupportedVersion
 from raylog.core.forwarding.note import Note
 from raylog.core.scheduling.events import RowRead
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.rows import CheckpointEnd, CheckpointPart
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.storage.batch.records import encode_batch
 
 NOTE = Note(producer_id=1, position=2, decided_end=3)

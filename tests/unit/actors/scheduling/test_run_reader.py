@@ -14,11 +14,12 @@ from raylog.actors.scheduling.run_reader import RunReader
 from raylog.core.scheduling import names as naming
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import key_of
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.rows import RunWritten, sealed
 from raylog.core.scheduling.runs import PAGE_BYTES, Run
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog

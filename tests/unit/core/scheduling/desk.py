@@ -40,7 +40,7 @@ from raylog.core.scheduling.events import (
 )
 from raylog.core.scheduling.halves import HalfPolicy
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
 from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rounds import BATCH_HEAD_BYTES
 from raylog.core.scheduling.rows import (
@@ -53,6 +53,7 @@ from raylog.core.scheduling.rows import (
     Row,
 )
 from raylog.core.scheduling.runs import Run
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
 from raylog.protocol.message import Message
 from raylog.protocol.scheduling import (

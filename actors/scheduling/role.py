@@ -20,13 +20,12 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.runner import AlwaysDurable, Runner
 from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.checkpoints import joined, pieces
 from raylog.actors.scheduling.decoded_batches import Bodies, copies_for
 from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.halves import policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
-from raylog.actors.scheduling.rows import Copy, encode_row, read_batches
+from raylog.actors.scheduling.rows import Copy, encode_row, joined, pieces, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
 from raylog.base.errors import (
     NotLeaderOrFollower,

@@ -1,14 +1,16 @@
 """Decodes batches of ``__scheduled`` into events of the scheduler's state machine, and encodes its rows. Pure.
 
 A batch without a producer id has a row of the scheduler, possibly followed by relocated records. Every other batch has
-records of a producer.
+records of a producer. The state grows with the records that wait for targets without leaders, and with half messages,
+while the log limits the size of a row: so a large checkpoint is stored in several rows, and a last row has their
+offsets.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,13 +18,16 @@ from raylog.base.errors import UnsupportedVersion
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
-from raylog.core.scheduling.rows import Column, Relocated, Row
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, Column, Relocated, Row
 from raylog.storage.batch.columns import Columns, Header
 from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
 from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
+
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of a piece. A checkpoint that is not larger is one row."""
 
 
 def _stored(column: Column) -> object:
@@ -134,3 +139,34 @@ def _row(columns: Columns) -> Row:
             f"The row of the scheduler at offset {columns.offsets[0]} cannot be read ({error}); another release of "
             "Raylog wrote it: install that release."
         ) from error
+
+
+def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[tuple[CheckpointPart, bytes]]:
+    """Return the pieces of a checkpoint, each with its value; none if it fits into one row."""
+    data = encode_key(row)
+    if len(data) <= part_bytes:
+        return []
+    cut = (data[start : start + part_bytes] for start in range(0, len(data), part_bytes))
+    return [(CheckpointPart(row.number, index), part) for index, part in enumerate(cut)]
+
+
+def joined(end: CheckpointEnd, rows: Sequence[RowRead | None]) -> Checkpoint:
+    """Return the checkpoint that consists of these rows.
+
+    Raises CorruptBatch if a row is not the expected piece, and UnsupportedVersion for one of another release.
+    """
+    data: list[bytes] = []
+    for index, read in enumerate(rows):
+        if read is None or read.row != CheckpointPart(end.number, index):
+            raise CorruptBatch(f"there is no piece {index} of checkpoint {end.number}")
+        data.append(read.value)
+    try:
+        row = decode_key(b"".join(data))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise UnsupportedVersion(
+            f"Checkpoint {end.number} of the scheduler cannot be read ({error}); another release of Raylog wrote it: "
+            "install that release."
+        ) from error
+    if not isinstance(row, Checkpoint):
+        raise CorruptBatch(f"the pieces of checkpoint {end.number} are another row")
+    return row

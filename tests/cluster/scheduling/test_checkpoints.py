@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.scheduling import role
-from raylog.actors.scheduling.checkpoints import pieces
+from raylog.actors.scheduling.rows import pieces
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC

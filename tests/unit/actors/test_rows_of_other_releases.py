@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from raylog.actors.forwarding.notes import decode_note, encode_note
-from raylog.actors.scheduling.checkpoints import joined
-from raylog.actors.scheduling.rows import encode_key, read_batches
+from raylog.actors.scheduling.rows import encode_key, joined, read_batches
 from raylog.base.errors import UnsupportedVersion
 from raylog.core.forwarding.note import Note
 from raylog.core.scheduling.events import RowRead

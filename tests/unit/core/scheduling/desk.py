@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from raylog.actors.scheduling.checkpoints import joined, pieces
-from raylog.actors.scheduling.rows import decode_key, encode_key
+from raylog.actors.scheduling.rows import decode_key, encode_key, joined, pieces
 from raylog.core.lane import Trouble
 from raylog.core.received import Received
 from raylog.core.scheduling.envelope import HalfId, HalfOutcome

@@ -11,7 +11,7 @@ from typing import Final
 
 from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import wall_ms
-from raylog.actors.metrics.collector import Held, Inquiries, ReplicaCollector
+from raylog.actors.metrics.collector import CachedResult, MetricsClient, ReplicaCollector
 from raylog.actors.metrics.process import damaged_count, disk_figures, usage_of
 from raylog.base.ids import TopicPartition
 from raylog.core.config import ClusterConfig
@@ -61,13 +61,13 @@ class BrokerMetrics:
         """Make it; no process is queried before the first :meth:`report`."""
         self._looks = looks
         self._changes = PartitionChanges()
-        self._inquiries = Inquiries(looks.secret)
-        self._collector = ReplicaCollector(self._inquiries)
-        self._held: Held[BrokerReport] = Held(self._look)
+        self._client = MetricsClient(looks.secret)
+        self._collector = ReplicaCollector(self._client)
+        self._held: CachedResult[BrokerReport] = CachedResult(self._look)
 
     def close(self) -> None:
         """Close the connections to the replicas."""
-        self._inquiries.close()
+        self._client.close()
 
     def begin(self, image: MetadataImage) -> None:
         """Count changes of partitions from this image on, because the metadata was read from scratch."""
@@ -87,7 +87,7 @@ class BrokerMetrics:
         image, broker = looks.image(), looks.broker()
         dozing = looks.dozing()
         replicas = await self._collector.look(image, broker, dozing)
-        self._inquiries.keep(_endpoints(image, broker))
+        self._client.keep(_endpoints(image, broker))
         try:
             disk = await asyncio.to_thread(disk_figures, looks.folder)
             set_aside = await asyncio.to_thread(damaged_count, looks.folder)

@@ -40,7 +40,7 @@ NONE_DOZES: Final[Mapping[str, DozingReplica]] = MappingProxyType({})
 Answer = TypeVar("Answer")
 
 
-class Inquiries:
+class MetricsClient:
     """Connections to the processes that report metrics, made when needed."""
 
     def __init__(self, secret: Secret) -> None:
@@ -102,7 +102,7 @@ class Inquiries:
             self._connections[endpoint] = connection
 
 
-class Held(Generic[Answer]):
+class CachedResult(Generic[Answer]):
     """A result cached for a second; concurrent callers share one collection."""
 
     def __init__(self, look: Callable[[], Awaitable[Answer]]) -> None:
@@ -139,9 +139,9 @@ def _name_of(image: MetadataImage, partition: TopicPartition, broker: int) -> st
 class ReplicaCollector:
     """Collects the metrics of one broker's replicas, and sums their counters over their processes."""
 
-    def __init__(self, inquiries: Inquiries) -> None:
-        """``inquiries`` is closed by its owner."""
-        self._inquiries = inquiries
+    def __init__(self, client: MetricsClient) -> None:
+        """``client`` is closed by its owner."""
+        self._client = client
         self.totals = Totals(born_ms=monotonic_ms())
 
     async def look(
@@ -158,9 +158,7 @@ class ReplicaCollector:
             for place, partition in running.items()
             if dozing and (name := _name_of(image, partition, broker)) in dozing
         }
-        answers = await self._inquiries.call(
-            {place: ("replica_metrics", []) for place in running if place not in known}
-        )
+        answers = await self._client.call({place: ("replica_metrics", []) for place in running if place not in known})
         answers |= known
         found: dict[TopicPartition, ReplicaFigures | None] = dict.fromkeys(places)
         for place, answer in answers.items():

@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Final
 from raylog.actors import notes
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.broker import BrokerReport
-from raylog.actors.metrics.collector import Endpoint, Held, Inquiries
-from raylog.actors.metrics.groups import GroupFigures
+from raylog.actors.metrics.collector import CachedResult, Endpoint, MetricsClient
+from raylog.actors.metrics.coordinators import GroupFigures, transaction_metrics
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
 from raylog.actors.metrics.overview import Overview
-from raylog.actors.metrics.transactions import transaction_metrics
 from raylog.base.errors import RaylogError
 from raylog.core.config import ClusterConfig
 from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
@@ -60,10 +59,10 @@ class NodePage:
     def __init__(self, server: BrokerServer) -> None:
         """``server``: the broker of this process."""
         self._server = server
-        self._inquiries = Inquiries(server.spec.secret)
-        self._groups = GroupFigures(self._inquiries)
+        self._client = MetricsClient(server.spec.secret)
+        self._groups = GroupFigures(self._client)
         self._overview = Overview()
-        self._page: Held[bytes] = Held(self._metrics)
+        self._page: CachedResult[bytes] = CachedResult(self._metrics)
         self._http: HttpServer | None = None
         self._served: Address | None = None
         """The configured address, once it is served (or port 0: not to be served)."""
@@ -82,7 +81,7 @@ class NodePage:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         await self._close()
-        self._inquiries.close()
+        self._client.close()
 
     def state(self) -> tuple[str, str]:
         """Return state and address of the page: "on", "taken" by another process, "off", or "unknown" at first."""
@@ -170,7 +169,7 @@ class NodePage:
             self._reports(),
             self._controller(),
             self._groups.families(image, host),
-            transaction_metrics(self._inquiries, image, host),
+            transaction_metrics(self._client, image, host),
         )
         took = Family("raylog_metrics_collection_seconds", "gauge", "Time that making this page took.")
         took.add((monotonic_ms() - began_ms) / 1000)
@@ -194,7 +193,7 @@ class NodePage:
                 here[known.host, known.port] = known.broker
             else:
                 reports.append(BrokerReport([], [f"broker {known.broker} is offline"]))
-        answers = await self._inquiries.call({item: ("broker_metrics", []) for item in here}, BROKER_S)
+        answers = await self._client.call({item: ("broker_metrics", []) for item in here}, BROKER_S)
         for place, broker in here.items():
             answer = answers.get(place)
             try:

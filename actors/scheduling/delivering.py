@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from raylog.actors.naming import UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.late import LateWarnings
-from raylog.actors.scheduling.bodies import Bodies, Body, encode
+from raylog.actors.scheduling.decoded_batches import Bodies, Body, encode
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Facts, Placing
 from raylog.base.errors import DuplicateSequence, InvalidRecord, RaylogError, RecordTooLarge

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from raylog.actors.roles.host import RoleHost
-from raylog.actors.scheduling.bodies import Bodies, envelope_of
+from raylog.actors.scheduling.decoded_batches import Bodies, envelope_of
 from raylog.base.errors import CoordinatorLoadInProgress, InvalidRequest, RaylogError
-from raylog.core.scheduling import events as ev
+from raylog.core.decision import RequestId
+from raylog.core.received import Received
+from raylog.core.scheduling.commands import HALVES_MAX
 from raylog.core.scheduling.envelope import without
-from raylog.core.scheduling.halves import Half, HalfPolicy, Standing, Unresolved
+from raylog.core.scheduling.events import Command
+from raylog.core.scheduling.halves import Half, HalfPolicy, Unresolved
 from raylog.core.scheduling.machine import SchedulerMachine
-from raylog.core.scheduling.rows import Decision, Verdict
 from raylog.protocol.halves import (
-    DecideHalvesReply,
     DecideHalvesRequest,
     HalfHeader,
     HalfQuestion,
@@ -31,6 +32,7 @@ from raylog.protocol.halves import (
     PollHalvesRequest,
 )
 from raylog.protocol.message import Message
+from raylog.rpc import Request
 
 KINDS: Final[frozenset[type[Message]]] = frozenset({DecideHalvesRequest, PollHalvesRequest, ListHalvesRequest})
 ANSWERED_WITHIN_S: Final = 10.0
@@ -38,14 +40,8 @@ LOOK_AGAIN_MS: Final = 1_000
 """Longest wait of a poll before it checks again: the scheduler's clock may be set meanwhile."""
 POLL_MAX_MS: Final = 60_000
 LEASE_MAX_MS: Final = 3_600_000
-HALVES_MAX: Final = 1_000
 QUESTION_BYTES: Final = 1_048_576
 """Most bytes of records in one reply; the first half message may be larger."""
-CHECK_AFTER_MAX_MS: Final = 86_400_000
-
-Standings = tuple[tuple[Standing, int], ...]
-GIVEN: Final = (Verdict.COMMIT, Verdict.ROLLBACK, Verdict.UNKNOWN)
-"""The verdicts that a client may send."""
 
 
 class HalvesOwner(Protocol):
@@ -58,8 +54,8 @@ class HalvesOwner(Protocol):
     def now_ms(self) -> int:
         """Return the time of day by which records are due."""
 
-    def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
-        """Feed a request to the state machine; the future has the result once it is committed."""
+    def decided(self, make: Callable[[RequestId], Command]) -> asyncio.Future[Any]:
+        """Feed a request to the state machine; the future has the reply once it is committed."""
 
     async def until_halves_change(self, timeout_s: float) -> None:
         """Wait until a half message is prepared or decided, for ``timeout_s`` at most."""
@@ -75,42 +71,28 @@ def policy_of(config: Mapping[str, str]) -> HalfPolicy:
     )
 
 
-async def answer(role: HalvesOwner, args: Message) -> Message:
+async def decided(role: HalvesOwner, make: Callable[[RequestId], Command]) -> Any:
+    """Return the reply to a request once it is committed. Raises InvalidRequest, and CoordinatorLoadInProgress."""
+    try:
+        async with asyncio.timeout(ANSWERED_WITHIN_S):
+            return await role.decided(make)
+    except TimeoutError:
+        raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
+
+
+async def answer(role: HalvesOwner, request: Request, args: Message) -> Message:
     """Return the reply to a request about half messages. Raises RaylogError."""
     match args:
         case DecideHalvesRequest():
-            return await _decide(role, args)
+            reply: Message = await decided(
+                role, lambda number: Received(message=args, cause=request.method, request=number, now_ms=role.now_ms())
+            )
+            return reply
         case PollHalvesRequest():
             return await _poll(role, args)
         case ListHalvesRequest():
             return _list(role, args)
     raise InvalidRequest(f"The scheduler does not answer {type(args).__name__}.")
-
-
-async def _decide(role: HalvesOwner, args: DecideHalvesRequest) -> DecideHalvesReply:
-    if not len(args.txids) == len(args.verdicts) == len(args.checks) or not 0 < len(args.txids) <= HALVES_MAX:
-        raise InvalidRequest(f"A request decides 1 to {HALVES_MAX} half messages, with a verdict and a check for each.")
-    next_check_ms = role.now_ms() + role.machine.halves.policy.interval_ms
-    decisions = []
-    for txid, word, check in zip(args.txids, args.verdicts, args.checks, strict=True):
-        if word not in GIVEN:
-            raise InvalidRequest(f"A half message is decided by COMMIT, ROLLBACK or UNKNOWN, not {word!r:.50}.")
-        verdict = Verdict(word)
-        decisions.append(
-            Decision(args.group, txid, verdict, check, next_check_ms)
-            if verdict is Verdict.UNKNOWN
-            else Decision(args.group, txid, verdict)
-        )
-
-    def make(number: int) -> ev.Event:
-        return ev.DecideReceived(now_ms=role.now_ms(), request=number, decisions=tuple(decisions))
-
-    try:
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
-            standings = await role.halves_decided(make)
-    except TimeoutError:
-        raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
-    return DecideHalvesReply([standing.value for standing, _ in standings], [records for _, records in standings])
 
 
 async def _poll(role: HalvesOwner, args: PollHalvesRequest) -> PollHalvesReply:

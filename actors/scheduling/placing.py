@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from raylog.actors.roles.host import RoleHost
-from raylog.actors.scheduling.bodies import Body, envelope_of
+from raylog.actors.scheduling.decoded_batches import Body, envelope_of
 from raylog.base.errors import RaylogError, UnknownTopicOrPartition
 from raylog.core.config import TopicConfig
 from raylog.core.scheduling.envelope import BY_KEY, Envelope, name_among

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Final, Protocol
 
 from raylog.actors.permissions import lacks_schedule
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import halves
-from raylog.actors.scheduling.bodies import envelope_of
 from raylog.actors.scheduling.checks import Checked, check_batch
+from raylog.actors.scheduling.decoded_batches import envelope_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
 from raylog.base.errors import (
@@ -28,9 +28,10 @@ from raylog.base.errors import (
     RaylogError,
     ScheduleFull,
 )
-from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.envelope import HalfId, id_among, name_among, name_of
-from raylog.core.scheduling.halves import Standing
+from raylog.core.decision import RequestId
+from raylog.core.received import Received
+from raylog.core.scheduling.envelope import HalfId, HalfOutcome, id_among, name_among, name_of
+from raylog.core.scheduling.events import Command, MoveReceived
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_of, first_after, key_of, offset_of
 from raylog.protocol.halves import ListHalvesRequest
 from raylog.protocol.message import Message
@@ -67,7 +68,6 @@ KINDS: Final[frozenset[type[Message]]] = frozenset(
     }
 )
 LOADED_WITHIN_S: Final = 10.0
-ANSWERED_WITHIN_S: Final = 10.0
 DELAY_MAX_MS: Final = 10 * 366 * 86_400_000
 """Longest delay that a topic may allow: ten years."""
 TAKEN_FRESH_MS: Final = 500
@@ -95,9 +95,6 @@ class Scheduler(halves.HalvesOwner, Protocol):
     async def append(self, batch: bytes, count: int) -> ProduceReply:
         """Append a batch, and feed the log to the state machine up to its end."""
 
-    def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[tuple[tuple[ev.Outcome, int], ...]]:
-        """Feed a request to the state machine; the future has the result once it is committed."""
-
 
 async def answered(role: Scheduler, request: Request, args: Any) -> None:
     """Answer a request; a RaylogError is its answer."""
@@ -106,9 +103,9 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
             case ScheduleRequest():
                 request.reply(await _schedule(role, request))
             case CancelScheduledRequest():
-                request.reply(await _cancel(role, args))
+                request.reply(await _cancel(role, request, args))
             case MoveScheduledRequest():
-                request.reply(await _move(role, args))
+                request.reply(await _move(role, request, args))
             case ListScheduledRequest():
                 request.reply(await _list(role, args))
             case FindScheduledRequest():
@@ -119,7 +116,7 @@ async def answered(role: Scheduler, request: Request, args: Any) -> None:
                 await _loaded(role)
                 if isinstance(args, ListHalvesRequest):
                     await _proved(role)
-                request.reply(await halves.answer(role, args))
+                request.reply(await halves.answer(role, request, args))
     except RaylogError as error:
         request.fail(error)
     except asyncio.CancelledError:
@@ -199,10 +196,10 @@ async def _check_targets(role: Scheduler, targets: set[tuple[str, str]]) -> None
 def _check_undecided(role: Scheduler, names: Sequence[HalfId]) -> None:
     """Refuse records of half messages that are already decided: they could never be committed."""
     for group, txid in names:
-        standing = role.machine.halves.standing((group, txid))
-        if standing not in (Standing.HELD, Standing.NOT_FOUND):
+        outcome = role.machine.halves.outcome((group, txid))
+        if outcome not in (HalfOutcome.HELD, HalfOutcome.NOT_FOUND):
             raise HalfMessageDecided(
-                f"Half message {txid!r} of group {group!r} is {standing} already, within the last ten minutes: a txid "
+                f"Half message {txid!r} of group {group!r} is {outcome} already, within the last ten minutes: a txid "
                 "names one half message; prepare this one under another."
             )
 
@@ -224,23 +221,31 @@ def _check_room_for_halves(role: Scheduler, held: int, groups: Collection[str]) 
         )
 
 
-async def _cancel(role: Scheduler, args: CancelScheduledRequest) -> CancelScheduledReply:
+async def _cancel(role: Scheduler, request: Request, args: CancelScheduledRequest) -> CancelScheduledReply:
     await _loaded(role)
     if len(args.dues) != len(args.offsets) or not args.dues:
         raise InvalidRequest("A cancellation names each record by a due time and an offset.")
     keys = [key_of(due, offset) for due, offset in zip(args.dues, args.offsets, strict=True)]
     there = [key for key in keys if _exists(role, key)]
-    outcomes = dict.fromkeys(keys, NOT_FOUND)
-
-    def make(number: int) -> ev.Event:
-        return ev.CancelReceived(now_ms=role.now_ms(), request=number, keys=tuple(there))
-
-    for (outcome, _), key in zip(await _outcomes(role, make), there, strict=True):
-        outcomes[key] = outcome.value
-    return CancelScheduledReply([outcomes[key] for key in keys])
+    reply = await _cancelled(role, request.method, there)
+    outcomes = dict(zip(there, reply.outcomes, strict=True))
+    return CancelScheduledReply([outcomes.get(key, NOT_FOUND) for key in keys])
 
 
-async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledReply:
+async def _cancelled(role: Scheduler, cause: str, keys: Sequence[int]) -> CancelScheduledReply:
+    dues, offsets = [due_of(key) for key in keys], [offset_of(key) for key in keys]
+    message = CancelScheduledRequest(
+        role.host.topic_id, role.host.partition.partition, role.host.leader_epoch, dues, offsets
+    )
+
+    def make(number: RequestId) -> Command:
+        return Received(message=message, cause=cause, request=number, now_ms=role.now_ms())
+
+    reply: CancelScheduledReply = await halves.decided(role, make)
+    return reply
+
+
+async def _move(role: Scheduler, request: Request, args: MoveScheduledRequest) -> MoveScheduledReply:
     await _loaded(role)
     key, now_ms = key_of(args.due_ms, args.offset), role.now_ms()
     if args.new_due_ms > now_ms + DELAY_MAX_MS:
@@ -248,17 +253,16 @@ async def _move(role: Scheduler, args: MoveScheduledRequest) -> MoveScheduledRep
     if not _exists(role, key):
         await _proved(role)
         return MoveScheduledReply(NOT_FOUND, args.due_ms)
-    due_ms = max(args.new_due_ms, now_ms)
-    await _check_delay(role, args.offset, due_ms - now_ms)
+    await _check_delay(role, args.offset, max(0, args.new_due_ms - now_ms))
 
     # A record that does not wait may have been deleted since; its answer needs no name.
     name = name_among(role.bodies.read(args.offset).headers) if role.machine.waits(key) else 0
 
-    def make(number: int) -> ev.Event:
-        return ev.MoveReceived(now_ms=now_ms, request=number, key=key, due_ms=due_ms, name=name)
+    def make(number: RequestId) -> Command:
+        return MoveReceived(message=args, cause=request.method, request=number, now_ms=now_ms, name=name)
 
-    ((outcome, moved),) = await _outcomes(role, make)
-    return MoveScheduledReply(outcome.value, due_of(moved))
+    reply: MoveScheduledReply = await halves.decided(role, make)
+    return reply
 
 
 async def _check_delay(role: Scheduler, offset: int, delay_ms: int) -> None:
@@ -281,24 +285,12 @@ async def _check_delay(role: Scheduler, offset: int, delay_ms: int) -> None:
         )
 
 
-async def _outcomes(role: Scheduler, make: Callable[[int], ev.Event]) -> tuple[tuple[ev.Outcome, int], ...]:
-    try:
-        async with asyncio.timeout(ANSWERED_WITHIN_S):
-            return await role.decided(make)
-    except TimeoutError:
-        raise CoordinatorLoadInProgress(f"{role.host.partition} did not decide in time; try again.") from None
-
-
 async def _proved(role: Scheduler) -> None:
     """Return when a row is committed that was appended after the call: so no later leader had begun before it (R12).
 
     The row is a cancellation of nothing; one that waits already may be used as well.
     """
-
-    def make(number: int) -> ev.Event:
-        return ev.CancelReceived(now_ms=role.now_ms(), request=number, keys=())
-
-    await _outcomes(role, make)
+    await _cancelled(role, "prove", ())
 
 
 def _exists(role: Scheduler, key: int) -> bool:

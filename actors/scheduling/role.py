@@ -20,23 +20,25 @@ from raylog.actors.roles.role import Role
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.runner import AlwaysDurable, Runner
 from raylog.actors.scheduling import requests
-from raylog.actors.scheduling.bodies import Bodies, copies_for
-from raylog.actors.scheduling.checkpoints import joined, pieces
+from raylog.actors.scheduling.decoded_batches import Bodies, copies_for
 from raylog.actors.scheduling.delivering import Deliveries
-from raylog.actors.scheduling.halves import Standings, policy_of
+from raylog.actors.scheduling.halves import policy_of
 from raylog.actors.scheduling.lateness import Lateness
 from raylog.actors.scheduling.placing import Placing
-from raylog.actors.scheduling.rows import Copy, encode_row, read_batches
+from raylog.actors.scheduling.rows import Copy, encode_row, joined, pieces, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
 from raylog.base.errors import (
     NotLeaderOrFollower,
     RaylogError,
 )
 from raylog.base.ids import MAX_TIMESTAMP
+from raylog.core.decision import Refuse, RequestId
 from raylog.core.scheduling import events as ev
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, Relocated, Row
-from raylog.core.scheduling.space.mover import shortened
+from raylog.core.scheduling.settings import SchedulerSettings
+from raylog.protocol.halves import DecideHalvesReply
 from raylog.protocol.message import Message
 from raylog.protocol.replica import ProduceReply
 from raylog.rpc import Request
@@ -54,8 +56,6 @@ REPLAY_TURN: Final = 200
 """Events that are replayed in one turn of the event loop."""
 CHECKPOINT_TIME: Final = 1 << 62
 """Base of the timestamps of checkpoints. So the newest one has the highest timestamp, which the log's index finds."""
-
-Outcomes = tuple[tuple[ev.Outcome, int], ...]
 
 
 class SchedulerRole(Role):
@@ -79,9 +79,8 @@ class SchedulerRole(Role):
         self.lateness = Lateness()
         self.loaded = asyncio.Event()
         """Set while the state machine is loaded."""
-        self._waiting: dict[int, asyncio.Future[Outcomes]] = {}
-        """The futures of open requests, by number."""
-        self._waiting_halves: dict[int, asyncio.Future[Standings]] = {}
+        self._waiting: dict[RequestId, asyncio.Future[Any]] = {}
+        """The futures of open requests."""
         self._halves_waiters: set[asyncio.Future[None]] = set()
         self._last_request = 0
         self._reading = asyncio.Lock()
@@ -121,12 +120,12 @@ class SchedulerRole(Role):
         machine = SchedulerMachine(self._runs.part, self.settings)
         machine.halves.follow(policy_of(self.host.config))
         effects: dict[type[Any], Callable[[Any], None]] = {
-            ev.Append: lambda effect: self.host.spawn(self._append_row(effect.row), "scheduler row"),
+            ev.Append: lambda effect: self.host.spawn(self._append_row(effect.row, effect.value), "scheduler row"),
             ev.Resolve: lambda effect: self.deliveries.resolve(effect.keys),
             ev.Deliver: lambda effect: self.host.spawn(self.deliveries.deliver(effect.batch), "scheduler delivery"),
             ev.TakeProducer: lambda _: self.host.spawn(self._take_producer(), "scheduler producer id"),
-            ev.Answer: self._answer,
-            ev.HalvesAnswer: self._answer_halves,
+            ev.Reply: self._reply,
+            Refuse: self._refuse,
             ev.Trim: lambda effect: self.host.spawn(self._trim(effect.before_offset), "scheduler trim"),
         }
         self._runner: Runner[ev.Event, ev.Effect] = Runner(
@@ -152,7 +151,6 @@ class SchedulerRole(Role):
             self.loaded.clear()
             self._stop_timer()
             self._waiting.clear()
-            self._waiting_halves.clear()
             await asyncio.sleep(AGAIN_S)
 
     def failed(self, error: BaseException) -> None:
@@ -171,7 +169,8 @@ class SchedulerRole(Role):
         newest = await self.host.list_offsets(MAX_TIMESTAMP)
         if newest.offset < 0 or newest.timestamp < CHECKPOINT_TIME:
             return self.host.log.log_start_offset
-        row = await self._row_at(newest.offset)
+        read = await self._row_at(newest.offset)
+        row = None if read is None else read.row
         if isinstance(row, CheckpointEnd):
             parts = [await self._row_at(place) for place in row.places]
             row = await asyncio.to_thread(joined, row, parts)
@@ -180,10 +179,10 @@ class SchedulerRole(Role):
         self.machine.restore(row, self._runs.directory)
         return row.covers
 
-    async def _row_at(self, offset: int) -> Row | None:
+    async def _row_at(self, offset: int) -> ev.RowRead | None:
         _, records = await self.host.fetch(offset, max_bytes=1, max_wait_ms=0)
         event = next(read_batches(records, offset), None)
-        return event.row if isinstance(event, ev.RowRead) and event.offset == offset else None
+        return event if isinstance(event, ev.RowRead) and event.offset == offset else None
 
     async def _replay(self, offset: int, end: int) -> None:
         read = 0
@@ -226,7 +225,7 @@ class SchedulerRole(Role):
                         self._halves_changed()
         self.tick()
 
-    async def _append_row(self, row: Row) -> None:
+    async def _append_row(self, row: Row, value: bytes) -> None:
         copies: list[Copy] = []
         try:
             timestamp = self.now_ms()
@@ -236,7 +235,7 @@ class SchedulerRole(Role):
             elif isinstance(row, Relocated):
                 copies = copies_for(self.bodies, row)
                 row = shortened(row, len(copies))
-            await self.append(encode_row(row, timestamp, copies), 1 + len(copies))
+            await self.append(encode_row(row, timestamp, copies, value), 1 + len(copies))
         except (RaylogError, OSError) as error:
             self.failed(error)
 
@@ -249,8 +248,8 @@ class SchedulerRole(Role):
         if not parts:
             return row
         places: list[int] = []
-        for part in parts:
-            reply = await self.append(encode_row(part, self.now_ms()), 1)
+        for part, value in parts:
+            reply = await self.append(encode_row(part, self.now_ms(), value=value), 1)
             places.append(reply.base_offset)
         return CheckpointEnd(row.number, row.covers, tuple(places))
 
@@ -262,19 +261,11 @@ class SchedulerRole(Role):
             self.machine.halves.follow(policy_of(self.host.config))
             self.feed(ev.Tick(now_ms=self.now_ms()))
 
-    def decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Outcomes]:
-        """Feed a request to the state machine; the future has the outcomes once they are committed."""
+    def decided(self, make: Callable[[RequestId], ev.Command]) -> asyncio.Future[Any]:
+        """Feed a request to the state machine; the future has the reply once it is committed."""
         self._last_request = number = self._last_request + 1
-        answer: asyncio.Future[Outcomes] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        self.feed(make(number))
-        return answer
-
-    def halves_decided(self, make: Callable[[int], ev.Event]) -> asyncio.Future[Standings]:
-        """Feed a request about half messages; the future has their states once the decision is committed."""
-        self._last_request = number = self._last_request + 1
-        answer: asyncio.Future[Standings] = asyncio.get_running_loop().create_future()
-        self._waiting_halves[number] = answer
         self.feed(make(number))
         return answer
 
@@ -297,16 +288,17 @@ class SchedulerRole(Role):
         self._runner.feed(event)
         self._set_timer()
 
-    def _answer(self, effect: ev.Answer) -> None:
+    def _reply(self, effect: ev.Reply) -> None:
         answer = self._waiting.pop(effect.request, None)
         if answer is not None and not answer.done():
-            answer.set_result(effect.outcomes)
+            answer.set_result(effect.message)
+        if isinstance(effect.message, DecideHalvesReply):
+            self._halves_changed()
 
-    def _answer_halves(self, effect: ev.HalvesAnswer) -> None:
-        answer = self._waiting_halves.pop(effect.request, None)
+    def _refuse(self, effect: Refuse) -> None:
+        answer = self._waiting.pop(effect.request, None)
         if answer is not None and not answer.done():
-            answer.set_result(effect.standings)
-        self._halves_changed()
+            answer.set_exception(effect.error)
 
     def _set_timer(self) -> None:
         self._stop_timer()

@@ -1,14 +1,16 @@
 """Decodes batches of ``__scheduled`` into events of the scheduler's state machine, and encodes its rows. Pure.
 
 A batch without a producer id has a row of the scheduler, possibly followed by relocated records. Every other batch has
-records of a producer.
+records of a producer. The state grows with the records that wait for targets without leaders, and with half messages,
+while the log limits the size of a row: so a large checkpoint is stored in several rows, and a last row has their
+offsets.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,7 +18,7 @@ from raylog.base.errors import UnsupportedVersion
 from raylog.core.scheduling.envelope import HalfName, name_among
 from raylog.core.scheduling.events import DataRead, HeldRecord, RowRead, Unreadable
 from raylog.core.scheduling.keys import HELD_MS, NAMED_MS, due_at
-from raylog.core.scheduling.rows import CheckpointPart, Relocated, Row, RunWritten, from_wire, to_wire
+from raylog.core.scheduling.rows import Checkpoint, CheckpointEnd, CheckpointPart, Column, Relocated, Row
 from raylog.storage.batch.columns import Columns, Header
 from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers
 from raylog.storage.batch.records import decode_batch, encode_batch
@@ -24,16 +26,29 @@ from raylog.storage.errors import CorruptBatch
 
 logger = logging.getLogger(__name__)
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder().decode
+PART_BYTES: Final = 4 * 1024 * 1024
+"""Most bytes of a piece. A checkpoint that is not larger is one row."""
 
 
-def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = ()) -> bytes:
+def _stored(column: Column) -> object:
+    return column.to_wire()
+
+
+def _read(kind: type[Column], wire: object) -> Column:
+    return kind.from_wire(wire)
+
+
+encode_key = msgspec.msgpack.Encoder(enc_hook=_stored).encode
+"""Returns a row as it is stored, without the record's value."""
+decode_key: Callable[[bytes], Row] = msgspec.msgpack.Decoder(Row, dec_hook=_read).decode
+"""Returns the row; raises MsgspecError for one of another release."""
+
+
+def encode_row(row: Row, timestamp_ms: int, copies: Sequence[Copy] = (), value: bytes = b"") -> bytes:
     """Return the batch of a row, followed by ``copies``."""
-    data = row.data if isinstance(row, RunWritten | CheckpointPart) else None
     return encode_batch(
-        [_encode(to_wire(row)), *(copy.key for copy in copies)],
-        [data, *(copy.value for copy in copies)],
+        [encode_key(row), *(copy.key for copy in copies)],
+        [value or None, *(copy.value for copy in copies)],
         [timestamp_ms, *(copy.timestamp_ms for copy in copies)],
         [None, *(copy.headers for copy in copies)] if copies else None,
     )
@@ -59,7 +74,8 @@ def read_batches(records: bytes, offset: int) -> Iterator[DataRead | RowRead | U
             continue
         if header.producer_id < 0:
             columns = decode_batch(records, position, header)
-            yield RowRead(offset=header.base_offset, row=_row(columns), size_bytes=header.size)
+            value = None if columns.values is None else columns.values[0]
+            yield RowRead(offset=header.base_offset, row=_row(columns), size_bytes=header.size, value=value or b"")
         else:
             yield _data(records, position, header)
 
@@ -114,14 +130,43 @@ def copies_of(columns: Columns) -> tuple[int, ...]:
 
 def _row(columns: Columns) -> Row:
     key = None if columns.keys is None else columns.keys[0]
-    value = None if columns.values is None else columns.values[0]
     if key is None:
         raise CorruptBatch("a row of the scheduler has no key")
     try:
-        wire: list[Any] = _decode(key)
-        return from_wire(wire, value or b"")
-    except (ValueError, TypeError, LookupError, msgspec.MsgspecError) as error:
+        return decode_key(key)
+    except (ValueError, msgspec.MsgspecError) as error:
         raise UnsupportedVersion(
             f"The row of the scheduler at offset {columns.offsets[0]} cannot be read ({error}); another release of "
             "Raylog wrote it: install that release."
         ) from error
+
+
+def pieces(row: Checkpoint, part_bytes: int = PART_BYTES) -> list[tuple[CheckpointPart, bytes]]:
+    """Return the pieces of a checkpoint, each with its value; none if it fits into one row."""
+    data = encode_key(row)
+    if len(data) <= part_bytes:
+        return []
+    cut = (data[start : start + part_bytes] for start in range(0, len(data), part_bytes))
+    return [(CheckpointPart(row.number, index), part) for index, part in enumerate(cut)]
+
+
+def joined(end: CheckpointEnd, rows: Sequence[RowRead | None]) -> Checkpoint:
+    """Return the checkpoint that consists of these rows.
+
+    Raises CorruptBatch if a row is not the expected piece, and UnsupportedVersion for one of another release.
+    """
+    data: list[bytes] = []
+    for index, read in enumerate(rows):
+        if read is None or read.row != CheckpointPart(end.number, index):
+            raise CorruptBatch(f"there is no piece {index} of checkpoint {end.number}")
+        data.append(read.value)
+    try:
+        row = decode_key(b"".join(data))
+    except (ValueError, msgspec.MsgspecError) as error:
+        raise UnsupportedVersion(
+            f"Checkpoint {end.number} of the scheduler cannot be read ({error}); another release of Raylog wrote it: "
+            "install that release."
+        ) from error
+    if not isinstance(row, Checkpoint):
+        raise CorruptBatch(f"the pieces of checkpoint {end.number} are another row")
+    return row

@@ -7,13 +7,14 @@ touch: the role's own log.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
 
 from raylog.actors.roles.host import OwnLog
-from raylog.core.scheduling.rows import sums_of
+from raylog.actors.scheduling.rows import decode_key
+from raylog.core.scheduling.rows import RunWritten
 from raylog.core.scheduling.runs import PAGE_BYTES, Run, RunFacts, pages_fit
 from raylog.storage.batch.header import iter_headers, parse_header
 from raylog.storage.batch.only_record import key_and_value
@@ -25,8 +26,6 @@ HEAD_BYTES: Final = 4 * 1024
 KNOWN_MAX: Final = 4_096
 """Most runs whose checksums are in memory, each with four bytes a page."""
 HEAD_OF_RUN_BYTES: Final = 8
-
-_decode = msgspec.msgpack.Decoder().decode
 
 
 class Known(NamedTuple):
@@ -88,15 +87,14 @@ class RunReader:
             if places is None:
                 return None
             key, value = places
-            wire: list[Any] = _decode(head[key.start : key.end])
-        except (CorruptBatch, msgspec.DecodeError):
+            row = decode_key(head[key.start : key.end])
+        except (CorruptBatch, ValueError, msgspec.MsgspecError):
             return None
-        sums = sums_of(wire)
-        if crc32(sums) != check:
+        if not isinstance(row, RunWritten) or crc32(row.sums) != check:
             return None
         if len(self._known) >= KNOWN_MAX:
             del self._known[next(iter(self._known))]
-        known = self._known[offset] = Known(value.start, value.end - value.start, sums)
+        known = self._known[offset] = Known(value.start, value.end - value.start, row.sums)
         return known
 
     def _whole(self, offset: int) -> bytes:

@@ -16,15 +16,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from benchmarks.peers.processes import own_memory
-from raylog.actors.scheduling.bodies import Bodies, bodies_of
+from raylog.actors.scheduling.decoded_batches import Bodies, bodies_of
 from raylog.actors.scheduling.role import CHECKPOINT_TIME
 from raylog.actors.scheduling.rows import encode_row, read_batches
 from raylog.actors.scheduling.run_reader import RunReader
 from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import first_after, key_of
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
-from raylog.core.scheduling.rows import Checkpoint, sealed
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.rows import Checkpoint, Frontier, Keys, RunState, sealed
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
@@ -61,10 +64,21 @@ def _generate(records: int, folder: Path, *, named: bool) -> int:
     runs = []
     for number in range(-(-records // RUN_KEYS)):
         keys = list(_keys(chance, min(RUN_KEYS, records - number * RUN_KEYS), number))
-        row = sealed(keys, dict(zip(keys, _names(chance, len(keys)), strict=True)) if named else {})
-        runs.append((log.append_as_leader(encode_row(row, NOW_MS), 0, NOW_MS).first_offset, row.facts))
-    fresh = tuple(key_of(NOW_MS, offset) for offset in range(DUE_NOW))
-    checkpoint = Checkpoint(1, log.log_end_offset, 7, tuple(runs), first_after(NOW_MS - 1) - 1, fresh, (), records)
+        row, data = sealed(keys, dict(zip(keys, _names(chance, len(keys)), strict=True)) if named else {})
+        runs.append((log.append_as_leader(encode_row(row, NOW_MS, value=data), 0, NOW_MS).first_offset, row))
+    empty = SchedulerMachine(lambda *_: b"", SchedulerSettings()).checkpoint()
+    checkpoint = msgspec.structs.replace(
+        empty,
+        covers=log.log_end_offset,
+        producer_id=7,
+        runs=tuple(
+            RunState(at, row.lowest_offset, row.highest_offset, row.has_tombstones, row.names) for at, row in runs
+        ),
+        checks=tuple(row.check for _, row in runs),
+        frontier=Frontier([first_after(NOW_MS - 1) - 1]),
+        fresh=Keys(key_of(NOW_MS, offset) for offset in range(DUE_NOW)),
+        count=records,
+    )
     at = log.append_as_leader(encode_row(checkpoint, CHECKPOINT_TIME + 1), 0, NOW_MS).first_offset
     log.close()
     return at

@@ -25,7 +25,7 @@ from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.tasks import LastingTask
 from raylog.client.types import Header
 from raylog.client.user_code import USER_ERRORS
-from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, Standing
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC, HalfOutcome
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.halves import (
     DECIDE_HALVES,
@@ -275,18 +275,18 @@ def check_stands(name: tuple[str, str], verdict: HalfVerdict, standing: str, the
     UnknownHalfMessage, HalfMessageDecided.
     """
     group, txid = name
-    if standing == Standing.NOT_FOUND:
+    if standing == HalfOutcome.NOT_FOUND:
         raise UnknownHalfMessage(
             f"No half message {txid!r} of group {group!r} is held: it was never prepared, or decided so long ago that "
             "that is forgotten. `raylog half list` shows those without decision."
         )
-    wanted = Standing.COMMITTED if verdict is HalfVerdict.COMMIT else Standing.ROLLED_BACK
+    wanted = HalfOutcome.COMMITTED if verdict is HalfVerdict.COMMIT else HalfOutcome.ROLLED_BACK
     if standing != wanted:
         raise HalfMessageDecided(
             f"Half message {txid!r} of group {group!r} is {standing} by a checker, an administrator or a limit, before "
             f"{verdict.value} came; what the local transaction did has to be put right."
         )
-    if wanted is Standing.COMMITTED and records is not None and there < records:
+    if wanted is HalfOutcome.COMMITTED and records is not None and there < records:
         raise HalfMessageDecided(
             f"Half message {txid!r} of group {group!r} was committed before with {there} of its {records} records."
         )

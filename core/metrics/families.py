@@ -22,6 +22,7 @@ from raylog.core.metrics.scrubbing import ScrubFigures, scrub_families
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
 from raylog.core.partition import PartitionState
+from raylog.protocol.transactions import TransactionMetricsReply
 
 TOPIC_COUNTERS: Final = (
     ("messagesin", "records_in", "Records that producers appended."),
@@ -35,6 +36,25 @@ TOPIC_COUNTERS: Final = (
     ("failedfetchrequests", "failed_fetch", "Consumers' fetches that were answered with an error."),
 )
 """Part of the name, counter, help."""
+TRANSACTION_COUNTERS: Final = (
+    ("begun", "raylog_transactions_begun_total", "Transactions that began."),
+    ("committed", "raylog_transactions_committed_total", "Transactions that were committed."),
+    ("aborted", "raylog_transactions_aborted_total", "Transactions that were aborted, for any reason."),
+    ("timed_out", "raylog_transactions_timed_out_total", "Transactions that were aborted because of their timeout."),
+    (
+        "expired",
+        "raylog_transactional_ids_expired_total",
+        "Transactional ids that were forgotten, being unused.",
+    ),
+    (
+        "claims_refused",
+        "raylog_transaction_claims_refused_total",
+        "First batches of transactions that were refused: none was open, or it did not have the partition.",
+    ),
+    ("markers_written", "raylog_transaction_markers_total", "Outcomes that a partition or a group has received."),
+    ("markers_repeated", "raylog_transaction_marker_retries_total", "Outcomes that had to be sent again."),
+)
+"""Counter, name, help."""
 REQUESTS: Final = (("Produce", "produce"), ("FetchConsumer", "fetch"))
 USAGE: Final[tuple[tuple[str, Kind, str, str], ...]] = (
     ("resident_memory_bytes", "gauge", "raylog_process_resident_memory_bytes", "Resident memory of processes."),
@@ -363,6 +383,20 @@ def controller_families(
     voters = Family("raylog_metadata_voters", "gauge", "Brokers that keep a copy of the metadata log.")
     voters.add(len(image.voters))
     return [*families, epoch, voters, *process_families(usage, process="controller")]
+
+
+def transaction_families(coordinators: Mapping[str, TransactionMetricsReply]) -> list[Family]:
+    """Return the metrics of some transaction coordinators, by their names."""
+    states = Family("raylog_transactional_ids", "gauge", "Transactional ids in a state.")
+    oldest = Family("raylog_transaction_longest_open_seconds", "gauge", "Age of the oldest open transaction; 0 = none.")
+    counted = {counter: Family(name, "counter", text) for counter, name, text in TRANSACTION_COUNTERS}
+    for coordinator, figures in coordinators.items():
+        for state, number in sorted(figures.states.items()):
+            states.add(number, coordinator=coordinator, state=state)
+        oldest.add(max(0, figures.longest_open_ms) / 1000, coordinator=coordinator)
+        for counter, family in counted.items():
+            family.add(figures.counters.get(counter, 0), coordinator=coordinator)
+    return [states, oldest, *counted.values()]
 
 
 def active_controller(count: int) -> Family:

@@ -40,7 +40,7 @@ HalfId = tuple[str, str]
 """Group and txid of a half message."""
 
 
-class Standing(StrEnum):
+class HalfOutcome(StrEnum):
     """What is true of a half message after a request about it."""
 
     COMMITTED = "COMMITTED"

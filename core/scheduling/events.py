@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
+from raylog.core.decision import Refuse, RequestId
 from raylog.core.lane import Trouble
+from raylog.core.received import Received
 from raylog.core.scheduling.envelope import HalfId
-from raylog.core.scheduling.halves import Standing
-from raylog.core.scheduling.rows import Batch, Decision, LaneId, Row
-
-RequestId = int
+from raylog.core.scheduling.rows import Batch, LaneId, Row
+from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
+from raylog.protocol.scheduling import (
+    CancelScheduledReply,
+    CancelScheduledRequest,
+    MoveScheduledReply,
+    MoveScheduledRequest,
+)
 
 
 class Outcome(StrEnum):
@@ -54,6 +60,8 @@ class RowRead:
     offset: int
     row: Row
     size_bytes: int
+    value: bytes = field(repr=False, default=b"")
+    """The record's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,33 +124,15 @@ class NotDelivered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CancelReceived:
-    """Request to cancel records; answered with an :class:`Outcome` for each key once its row is committed."""
+class MoveReceived(Received[MoveScheduledRequest]):
+    """Request to change the due time of a record, with what the log has of that record."""
 
-    now_ms: int
-    request: RequestId
-    keys: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoveReceived:
-    """Request to change the due time of a record to ``due_ms``; answered as a cancellation is."""
-
-    now_ms: int
-    request: RequestId
-    key: int
-    due_ms: int
     name: int = 0
     """The name of the record's schedule id; 0 = it has none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecideReceived:
-    """Decisions about half messages; answered with :class:`HalvesAnswer` once they are committed."""
-
-    now_ms: int
-    request: RequestId
-    decisions: tuple[Decision, ...]
+Command = Received[CancelScheduledRequest] | MoveReceived | Received[DecideHalvesRequest]
+"""A request that a row decides: answered with :class:`Reply` once that is committed, or refused at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,20 +155,7 @@ class ProducerTaken:
     producer_id: int
 
 
-Event = (
-    DataRead
-    | Unreadable
-    | ProducerTaken
-    | RowRead
-    | Loaded
-    | Tick
-    | Resolved
-    | Delivered
-    | NotDelivered
-    | CancelReceived
-    | MoveReceived
-    | DecideReceived
-)
+Event = DataRead | Unreadable | ProducerTaken | RowRead | Loaded | Tick | Resolved | Delivered | NotDelivered | Command
 
 # ---------------------------------------------------------------- effects
 
@@ -188,6 +165,8 @@ class Append:
     """Append a row; it comes back as :class:`RowRead`. At most one is under way."""
 
     row: Row
+    value: bytes = field(repr=False, default=b"")
+    """The record's value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,19 +189,11 @@ class TakeProducer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Answer a request: for each of its keys, the outcome and the key under which the record waits now."""
+class Reply:
+    """Answer a request."""
 
     request: RequestId
-    outcomes: tuple[tuple[Outcome, int], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HalvesAnswer:
-    """Answer a request: for each of its decisions, in order, the half message's standing and number of records."""
-
-    request: RequestId
-    standings: tuple[tuple[Standing, int], ...]
+    message: CancelScheduledReply | MoveScheduledReply | DecideHalvesReply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,4 +203,4 @@ class Trim:
     before_offset: int
 
 
-Effect = Append | Resolve | Deliver | TakeProducer | Answer | HalvesAnswer | Trim
+Effect = Append | Resolve | Deliver | TakeProducer | Reply | Refuse | Trim

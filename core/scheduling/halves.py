@@ -16,10 +16,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from raylog.core.scheduling.envelope import HalfId
-from raylog.core.scheduling.envelope import Standing as Standing  # which clients read without this machine
+from raylog.core.scheduling.envelope import HalfId, HalfOutcome
 from raylog.core.scheduling.keys import HELD_MS
-from raylog.core.scheduling.rows import Decision, HalfState, Verdict
+from raylog.core.scheduling.rows import HalfDecision, HalfState, Verdict
 
 REMEMBERED_MS: Final = 600_000
 """How long a decision is remembered."""
@@ -73,9 +72,9 @@ class Half:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What a decision did: the standing now, and the records that it released or dropped."""
+    """What a decision did: the outcome now, and the records that it released or dropped."""
 
-    standing: Standing
+    outcome: HalfOutcome
     records: int = 0
     """How many records the half message has, or had when it was decided."""
     released: tuple[int, ...] = ()
@@ -94,8 +93,8 @@ class Halves:
         """Nothing is held."""
         self.policy = HalfPolicy()
         self.held: dict[HalfId, Half] = {}
-        self.decided: dict[HalfId, tuple[Standing, int, int]] = {}
-        """The decided ones, oldest decision first: standing, time of the decision, and number of records."""
+        self.decided: dict[HalfId, tuple[HalfOutcome, int, int]] = {}
+        """The decided ones, oldest decision first: outcome, time of the decision, and number of records."""
         self.worn: dict[HalfId, None] = {}
         """The held ones that were checked as often as allowed."""
         self._checks: dict[str, list[tuple[int, HalfId]]] = {}
@@ -117,29 +116,29 @@ class Halves:
         half.offsets.append(offset)
         return True
 
-    def decide(self, decision: Decision, at_ms: int) -> Decided:
+    def decide(self, decision: HalfDecision, at_ms: int) -> Decided:
         """Apply a decision from the log."""
         name = (decision.group, decision.txid)
         half = self.held.get(name)
         if half is None:
-            standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))
-            return Decided(standing, records)
+            outcome, _, records = self.decided.get(name, (HalfOutcome.NOT_FOUND, 0, 0))
+            return Decided(outcome, records)
         if decision.verdict is Verdict.UNKNOWN:
             self._checked(half, decision)
-            return Decided(Standing.HELD, len(half.offsets))
+            return Decided(HalfOutcome.HELD, len(half.offsets))
         del self.held[name]
         self.worn.pop(name, None)
         is_committed = decision.verdict is Verdict.COMMIT
-        standing = Standing.COMMITTED if is_committed else Standing.ROLLED_BACK
-        self.decided[name] = (standing, at_ms, len(half.offsets))
+        outcome = HalfOutcome.COMMITTED if is_committed else HalfOutcome.ROLLED_BACK
+        self.decided[name] = (outcome, at_ms, len(half.offsets))
         self.committed_count += is_committed
         self.rolled_back_count += not is_committed
         is_dead = decision.verdict is Verdict.DEAD_LETTER
         released = tuple(half.offsets) if is_committed or is_dead else ()
         dropped = () if is_committed or is_dead else tuple(half.offsets)
-        return Decided(standing, len(half.offsets), released, dropped, is_dead)
+        return Decided(outcome, len(half.offsets), released, dropped, is_dead)
 
-    def _checked(self, half: Half, decision: Decision) -> None:
+    def _checked(self, half: Half, decision: HalfDecision) -> None:
         if decision.check != half.checks:
             return  # a repetition of an answer that is already counted
         half.checks += 1
@@ -149,11 +148,11 @@ class Halves:
         if half.checks >= self.policy.limit:
             self.worn[half.id] = None
 
-    def standing(self, name: HalfId) -> Standing:
+    def outcome(self, name: HalfId) -> HalfOutcome:
         """Return what is true of a half message."""
         if name in self.held:
-            return Standing.HELD
-        return self.decided.get(name, (Standing.NOT_FOUND, 0, 0))[0]
+            return HalfOutcome.HELD
+        return self.decided.get(name, (HalfOutcome.NOT_FOUND, 0, 0))[0]
 
     def forget(self, now_ms: int) -> None:
         """Forget decisions that are too old or too many."""
@@ -200,18 +199,18 @@ class Halves:
             if half.id in self.held:
                 self._schedule(half)
 
-    def to_settle(self) -> tuple[Decision, ...]:
+    def to_settle(self) -> tuple[HalfDecision, ...]:
         """Return the decisions that the policy makes."""
         if not self.worn or self.policy.on_unresolved is Unresolved.HOLD:
             return ()
         verdict = Verdict.ROLLBACK if self.policy.on_unresolved is Unresolved.ROLLBACK else Verdict.DEAD_LETTER
-        settled: list[Decision] = []
+        settled: list[HalfDecision] = []
         left = SETTLED_BYTES
         for group, txid in self.worn:
             left -= 4 * (len(group) + len(txid)) + _DECISION_BYTES
             if settled and left < 0:
                 break  # the others follow with the next row
-            settled.append(Decision(group, txid, verdict))
+            settled.append(HalfDecision(group, txid, verdict))
         return tuple(settled)
 
     def follow(self, policy: HalfPolicy) -> None:
@@ -242,8 +241,8 @@ class Halves:
             for half in self.held.values()
         ]
         decided = [
-            HalfState(*name, at_ms, 0, 0, (), standing.value, records)
-            for name, (standing, at_ms, records) in self.decided.items()
+            HalfState(*name, at_ms, 0, 0, (), outcome.value, records)
+            for name, (outcome, at_ms, records) in self.decided.items()
         ]
         return (*held, *decided)
 
@@ -251,8 +250,8 @@ class Halves:
         """Begin with what a checkpoint holds."""
         for state in states:
             name = (state.group, state.txid)
-            if state.standing:
-                self.decided[name] = (Standing(state.standing), state.at_ms, state.records)
+            if state.outcome:
+                self.decided[name] = (HalfOutcome(state.outcome), state.at_ms, state.records)
                 continue
             half = Half(name, state.at_ms, state.next_check_ms, state.checks, list(state.offsets))
             self.held[name] = half

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
 from raylog.base.invariants import require
 from raylog.core.lane import SEQUENCES, Lane, split_at
 from raylog.core.scheduling.events import Delivered, NotDelivered
-from raylog.core.scheduling.rows import Batch, LaneId, LaneState, Noted, Refused
+from raylog.core.scheduling.rows import Acked, Batch, Keys, LaneId, LaneState, Refused
 
 RETRY_FIRST_MS: Final = 20
 RETRY_LAST_MS: Final = 2_000
@@ -24,23 +24,23 @@ class TargetLane:
 
     Invariants:
 
-    - ``noted_sequence <= sequence of each batch < next_sequence``, ascending and without a hole.
-    - Before the first batch of an epoch is noted there is no second, because a partition accepts any sequence as the
-      first one of a producer that it does not know.
+    - ``acked_sequence <= sequence of each batch < next_sequence``, ascending and without a hole.
+    - Before the first batch of an epoch is acknowledged there is no second, because a partition accepts any sequence as
+      the first one of a producer that it does not know.
     - ``sum(parts) <= len(waiting)``; no part is 0.
     """
 
-    __slots__ = ("epoch", "id", "limit_bytes", "noted_sequence", "open", "parts", "sizes", "topic", "waiting")
+    __slots__ = ("acked_sequence", "epoch", "id", "limit_bytes", "open", "parts", "sizes", "topic", "waiting")
 
     def __init__(self, topic: str, lane: LaneId, epoch: int = 0) -> None:
         """Begin an epoch in which nothing was sent."""
         self.topic = topic
         self.id = lane
         self.epoch = epoch
-        self.noted_sequence = 0
+        self.acked_sequence = 0
         """The target has everything below, and the log says so."""
         self.open: Lane[Batch] = Lane(RETRY_FIRST_MS, RETRY_LAST_MS)
-        """Committed batches that are not noted, the delivered ones too."""
+        """Committed batches that are not acknowledged, the delivered ones too."""
         self.waiting: deque[int] = deque()
         """Keys that are due and in no batch."""
         self.parts: deque[int] = deque()
@@ -53,13 +53,13 @@ class TargetLane:
 
     @property
     def batches(self) -> list[Batch]:
-        """Committed batches that are not noted, the delivered ones too."""
+        """Committed batches that are not acknowledged, the delivered ones too."""
         return self.open.batches
 
     @property
     def next_sequence(self) -> int:
         """The sequence of the next batch."""
-        return _end(batches[-1]) if (batches := self.batches) else self.noted_sequence
+        return _end(batches[-1]) if (batches := self.batches) else self.acked_sequence
 
     @property
     def delivered_sequence(self) -> int:
@@ -71,7 +71,7 @@ class TargetLane:
         """Whether a round may open another batch."""
         if self.id[1] == UNKNOWN_PARTITION or self.open.room < 1:
             return False
-        return self.next_sequence == 0 or self.noted_sequence > 0
+        return self.next_sequence == 0 or self.acked_sequence > 0
 
     @property
     def is_done(self) -> bool:
@@ -153,18 +153,18 @@ class TargetLane:
         return batch
 
     @property
-    def note_due(self) -> Noted | None:
-        """What the next round may note; None = nothing new was delivered."""
-        if not self.open.batches or (delivered := self.delivered_sequence) == self.noted_sequence:
+    def ack_due(self) -> Acked | None:
+        """What the next round may acknowledge; None = nothing new was delivered."""
+        if not self.open.batches or (delivered := self.delivered_sequence) == self.acked_sequence:
             return None
-        return Noted(self.id, self.epoch, delivered)
+        return Acked(*self.id, self.epoch, delivered)
 
-    def noted(self, note: Noted) -> Iterable[int]:
-        """Apply a note from the log; return the keys that leave the lane."""
-        if note.epoch != self.epoch:
+    def acked(self, ack: Acked) -> Iterable[int]:
+        """Apply an acknowledgement from the log; return the keys that leave the lane."""
+        if ack.epoch != self.epoch:
             return ()
-        done = self.done(note.sequence)
-        self.noted_sequence = max(self.noted_sequence, note.sequence)
+        done = self.done(ack.sequence)
+        self.acked_sequence = max(self.acked_sequence, ack.sequence)
         return done
 
     def done(self, sequence: int) -> list[int]:
@@ -176,13 +176,13 @@ class TargetLane:
         """Begin an epoch: the open batches get new sequences."""
         self._wait_first([batch.keys for batch in self._begin(epoch)])
 
-    def halve(self, row: Refused) -> tuple[int, ...]:
+    def halve(self, row: Refused) -> Sequence[int]:
         """Begin an epoch in which the halves of a refused batch come first, then the batches that stood behind it.
 
         A refused batch of one record has no halves: it is left out, and its key is returned as the one to blame.
         """
-        parts: list[tuple[int, ...]] = []
-        blamed: tuple[int, ...] = ()
+        parts: list[Sequence[int]] = []
+        blamed: Sequence[int] = ()
         for batch in self._begin(row.epoch):
             if batch.base_sequence != row.refused_sequence:
                 parts.append(batch.keys)
@@ -197,10 +197,10 @@ class TargetLane:
         """Begin an epoch, in which nothing was sent; return the batches that were open."""
         batches = self.batches
         self.open.take_back()
-        self.epoch, self.noted_sequence = epoch, 0
+        self.epoch, self.acked_sequence = epoch, 0
         return batches
 
-    def _wait_first(self, parts: list[tuple[int, ...]]) -> None:
+    def _wait_first(self, parts: list[Sequence[int]]) -> None:
         """Open the first of these batches, and put the keys of the others in front of ``waiting``.
 
         Only one is opened: in every epoch the first batch goes alone.
@@ -209,31 +209,30 @@ class TargetLane:
             self.waiting.extendleft(reversed(keys))
             self.parts.appendleft(len(keys))
         if parts:
-            self.opened(Batch(self.topic, self.id, self.epoch, 0, parts[0]))
+            self.opened(Batch(self.topic, *self.id, self.epoch, 0, Keys(parts[0])))
 
     def state(self) -> LaneState:
-        """Return what a checkpoint keeps."""
+        """Return what a checkpoint keeps, besides ``parts``."""
         return LaneState(
             self.topic,
-            self.id,
+            *self.id,
             self.epoch,
             self.next_sequence,
-            self.noted_sequence,
+            self.acked_sequence,
             tuple(self.batches),
-            tuple(self.waiting),
-            tuple(self.parts),
+            Keys(self.waiting),
         )
 
     @classmethod
-    def restored(cls, state: LaneState) -> TargetLane:
+    def restored(cls, state: LaneState, parts: Iterable[int]) -> TargetLane:
         """Return the lane of a checkpoint."""
         lane = cls(state.topic, state.lane, state.epoch)
-        lane.noted_sequence = state.noted_sequence
-        lane.open.next_sequence = state.noted_sequence % SEQUENCES
+        lane.acked_sequence = state.acked_sequence
+        lane.open.next_sequence = state.acked_sequence % SEQUENCES
         for batch in state.batches:
             lane.open.add(batch, len(batch.keys))
         lane.waiting.extend(state.waiting)
-        lane.parts.extend(state.parts)
+        lane.parts.extend(parts)
         return lane
 
 

@@ -2,7 +2,7 @@
 
 A run is the value of one record of ``__scheduled``. Its blocks are compressed separately, so a cursor holds one block
 of 1,024 keys however long the run is. The directory in front has, for each block, its first key and where it ends: a
-search reads one block. Behind the blocks are the names of those keys that have one (``naming/column``).
+search reads one block. Behind the blocks are the names of those keys that have one (``name_column``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from itertools import accumulate
 from typing import Final
 
 from raylog.core.scheduling.keys import OFFSET_BITS, TOMBSTONE, due_of, offset_of
-from raylog.core.scheduling.naming.column import encode_names, filter_place, may_hold, place_of
+from raylog.core.scheduling.name_column import encode_names, filter_place, may_hold, place_of
 from raylog.core.scheduling.numbers import numbers_of, to_bytes
 
 BLOCK_KEYS: Final = 1_024

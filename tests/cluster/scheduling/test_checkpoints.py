@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from raylog.actors.scheduling import role
-from raylog.actors.scheduling.checkpoints import pieces
+from raylog.actors.scheduling.rows import pieces
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
-from raylog.core.scheduling.state import SchedulerSettings
+from raylog.core.scheduling.settings import SchedulerSettings
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.scheduling.test_limits import in_ms, read, run
 from tests.cluster.talk import Talk

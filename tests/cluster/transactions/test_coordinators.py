@@ -7,8 +7,8 @@ import pytest
 
 from raylog.actors.coordinators.state_log import PRODUCER_EPOCH_MAX, Incarnation, StateLog
 from raylog.actors.coordinators.stored_rows import encoded_row
-from raylog.actors.metrics.collector import Inquiries
-from raylog.actors.metrics.transactions import transaction_metrics
+from raylog.actors.metrics.collector import MetricsClient
+from raylog.actors.metrics.coordinators import transaction_metrics
 from raylog.base.errors import InvalidProducerEpoch, NotCoordinator, ProducerFenced
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
@@ -79,9 +79,9 @@ async def test_what_is_committed_is_read_and_what_is_aborted_is_not(cluster: Loc
         assert metrics["states"] == {"CompleteCommit": 1}
         assert metrics["counters"]["committed"] == 4
         assert metrics["counters"]["aborted"] == 2
-        inquiries = Inquiries(SECRET)
-        page = render(await transaction_metrics(inquiries, cluster.running().image, "127.0.0.1"))
-        inquiries.close()
+        client = MetricsClient(SECRET)
+        page = render(await transaction_metrics(client, cluster.running().image, "127.0.0.1"))
+        client.close()
         name = f"transaction-{described['coordinator']}"
         assert f'raylog_transactions_committed_total{{coordinator="{name}"}} 4' in page
         assert f'raylog_transactional_ids{{coordinator="{name}",state="CompleteCommit"}} 1' in page

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from raylog.core.scheduling.envelope import HalfOutcome
 from raylog.core.scheduling.events import Append, Deliver
-from raylog.core.scheduling.halves import HalfPolicy, Standing, Unresolved
-from raylog.core.scheduling.rows import Decision, Verdict
+from raylog.core.scheduling.halves import HalfPolicy, Unresolved
+from raylog.core.scheduling.rows import HalfDecision, Verdict
 from tests.unit.core.scheduling.desk import Desk, Partition
 
 LANES = (("tttt", 0), ("tttt", 1), ("oooo", 0))
@@ -31,7 +32,7 @@ class Known:
 
     txid: str
     offsets: list[int] = field(default_factory=list)
-    outcome: Standing | None = None
+    outcome: HalfOutcome | None = None
     """What was answered first."""
     wanted: set[Verdict] = field(default_factory=set)
     """What was ever stated about it."""
@@ -101,7 +102,7 @@ class HalfStory:
     def say(self, known: Known, verdict: Verdict, check: int = -1) -> None:
         known.wanted.add(verdict)
         self.requested[self.desk.requests + 1] = (known, verdict)
-        self.desk.decide(Decision(*known.name, verdict, check, self.desk.now_ms + self.policy.interval_ms))
+        self.desk.decide(HalfDecision(*known.name, verdict, check))
 
     def query(self) -> None:
         for half in self.desk.machine.halves.query(GROUP, self.desk.now_ms, 2, 50):
@@ -127,27 +128,27 @@ class HalfStory:
                 self.strays.append(effect)
             elif isinstance(effect, Append) and chance.random() < 0.5:
                 desk.machine._is_loaded = False
-                desk.append(effect.row)
+                desk.append(effect.row, effect.value)
         self.requested.clear()
         desk.replace_owner()
 
     def check(self) -> None:
         """Nothing arrives before it is committed, and every answer says the same."""
-        for number, (standing,) in self.desk.standings.items():
+        for number, (outcome,) in self.desk.standings.items():
             known, verdict = self.requested.pop(number)
-            assert standing is not Standing.NOT_FOUND
-            if standing is Standing.HELD:
+            assert outcome is not HalfOutcome.NOT_FOUND
+            if outcome is HalfOutcome.HELD:
                 assert verdict is Verdict.UNKNOWN
                 assert known.outcome is None
                 continue
-            assert known.outcome in (None, standing), f"H2: {known} is {standing} now"
-            known.outcome = standing
-            if standing is Standing.COMMITTED:
+            assert known.outcome in (None, outcome), f"H2: {known} is {outcome} now"
+            known.outcome = outcome
+            if outcome is HalfOutcome.COMMITTED:
                 assert Verdict.COMMIT in known.wanted
         self.desk.standings.clear()
         arrived = set(self.desk.everywhere())
         for known in self.halves:
-            if Verdict.COMMIT not in known.wanted or known.outcome is Standing.ROLLED_BACK:
+            if Verdict.COMMIT not in known.wanted or known.outcome is HalfOutcome.ROLLED_BACK:
                 seen = arrived.intersection(known.offsets)
                 dead = {offset for offset, _ in self.desk.targets["undeliverable", 0].records}
                 assert seen <= dead, f"H1: {known} is visible"
@@ -175,14 +176,14 @@ class HalfStory:
         found = desk.everywhere()
         assert len(found) == len(set(found)), "H3: a record came twice"
         for known in self.halves:
-            standing = desk.machine.halves.standing(known.name)
-            if standing is Standing.HELD:
+            outcome = desk.machine.halves.outcome(known.name)
+            if outcome is HalfOutcome.HELD:
                 half = desk.machine.halves.held[known.name]
                 assert self.policy.on_unresolved is Unresolved.HOLD, "H4: the policy decides"
                 assert half.checks >= self.policy.limit, "H4: it was not checked to the end"
                 assert half.offsets == known.offsets
                 assert half.checks == len(known.queried), "H4: a check was counted that no member was queried for"
-            elif standing is Standing.COMMITTED:
+            elif outcome is HalfOutcome.COMMITTED:
                 assert set(known.offsets) <= set(found), f"H3: {known} was committed"
         assert desk.machine.pending.count == 0
 

@@ -13,12 +13,12 @@ from raylog.core.scheduling import rounds, runs
 from raylog.core.scheduling.halves import Halves
 from raylog.core.scheduling.lanes import TargetLane
 from raylog.core.scheduling.machine import SchedulerMachine
-from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.mover import Mover
+from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
-from raylog.core.scheduling.space.mover import Mover
-from raylog.core.scheduling.space.places import Places
-from raylog.core.scheduling.space.stretches import Space
-from raylog.core.scheduling.state import SchedulerState
+from raylog.core.scheduling.places import Places
+from raylog.core.scheduling.rounds import Rounds
+from raylog.core.scheduling.space import Space
 from tests.property.scheduling.test_halves import HalfStory
 from tests.property.scheduling.test_scheduler import Story
 from tests.property.scheduling.test_sizes import SizeStory
@@ -27,43 +27,43 @@ from tests.simulation.planted.bugs import Edit
 SEEDS = 300
 STEPS = 120
 DELIVER = "from raylog.core.scheduling import events"
-ROUND = "self._append(Round(tuple(batches), tuple(parked), noted), out)"
+ROUND = "self._append(row, out)"
 BUGS = {
     "a round is sent before it is committed": (
         SchedulerMachine,
-        "_round_of",
+        "_append_round",
         ROUND,
-        f"{DELIVER}; out.now.extend(events.Deliver(batch=batch) for batch in batches); {ROUND}",
+        f"{DELIVER}; out.now.extend(events.Deliver(batch=batch) for batch in row.batches); {ROUND}",
     ),
     "a sixth batch is opened": (Lane, "room", "BATCHES_MAX", "50"),
     "records are due too early": (Pending, "take_due", "first_after(now_ms)", "first_after(now_ms + 4)"),
     "what is parked is forgotten": (
-        SchedulerMachine,
-        "_round_read",
+        Rounds,
+        "committed",
         "lane.parked(parked.keys, self._sizes, self._limits.get(lane.id, 0))",
         "pass",
     ),
-    "a checkpoint leaves out what waits for a target": (TargetLane, "state", "tuple(self.waiting)", "()"),
+    "a checkpoint leaves out what waits for a target": (TargetLane, "state", "Keys(self.waiting)", "Keys()"),
     "a checkpoint claims what came while it was appended": (
         SchedulerMachine,
         "checkpoint",
         "covers=self.read_end",
         "covers=self.read_end + 1",
     ),
-    "a checkpoint leaves out what is fresh": (SchedulerMachine, "checkpoint", "tuple(sorted(pending.fresh))", "()"),
+    "a checkpoint leaves out what is fresh": (SchedulerMachine, "checkpoint", "Keys(sorted(pending.fresh))", "Keys()"),
     "a cancelled record stays in its run": (Pending, "cancel", "self.cut.add(key)", "pass"),
     "a moved record stays at its old time": (SchedulerMachine, "_move", "self._cancel(key)", "Outcome.DONE"),
     "a moved record is forgotten": (SchedulerMachine, "_move", "self.pending.add([key])", "pass"),
     "the frontier stays behind": (Pending, "_pop_before", "self.frontier = sealed", "pass"),
-    "a batch is noted that no target has": (
+    "a batch is acknowledged that no target has": (
         TargetLane,
-        "note_due",
-        "Noted(self.id, self.epoch, delivered)",
-        "Noted(self.id, self.epoch, self.next_sequence)",
+        "ack_due",
+        "Acked(*self.id, self.epoch, delivered)",
+        "Acked(*self.id, self.epoch, self.next_sequence)",
     ),
-    "what waits for metadata waits for good": (SchedulerMachine, "_take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
+    "what waits for metadata waits for good": (Rounds, "take", "lane.id[1] == UNKNOWN_PARTITION", "False"),
     "the log is given back too far": (
-        SchedulerState,
+        SchedulerMachine,
         "needed",
         "for key in self.pending.fresh",
         "for key in ()",
@@ -77,21 +77,26 @@ NAME_BUGS = {
         "False",
     ),
     "what was replaced while it was taken is sent": (
-        SchedulerMachine,
-        "_round_read",
-        "map(self._uncancelled, row.batches)",
-        "row.batches",
+        Rounds,
+        "committed",
+        "each.without(cut) for each in row.batches",
+        "each for each in row.batches",
     ),
     "what was replaced while it was taken is parked": (
-        SchedulerMachine,
-        "_round_read",
-        "map(self._uncancelled, row.parked)",
-        "row.parked",
+        Rounds,
+        "committed",
+        "each.without(cut) for each in row.parked",
+        "each for each in row.parked",
     ),
-    "what is taken and in no row cannot be replaced": (SchedulerMachine, "_cancel", "key in self._taken", "False"),
+    "what is taken and in no row cannot be replaced": (Rounds, "cancel", "key in self.taken", "False"),
     "a name in a run is not found": (Names, "waiting", "self._in_runs(name)", "None"),
     "a moved record loses its name": (SchedulerMachine, "_move", "if name:", "if False:"),
-    "a checkpoint leaves names out": (SchedulerState, "checkpoint", "named=named", "named=()"),
+    "a checkpoint leaves names out": (
+        SchedulerMachine,
+        "checkpoint",
+        "named, replaced = self.names.state()",
+        "named, replaced = (), ()",
+    ),
     "a filter leaves names out": (runs, "encode_names", "for shift in _SHIFTS:", "for shift in _SHIFTS[:2]:"),
     "an exhausted run is forgotten before its round is stored": (
         Pending,
@@ -106,34 +111,34 @@ NAME_BUGS = {
         "self.runs = {each.offset: each for each in runs if each is not run} | {run.offset: run}",
     ),
     "a parked record loses its name": (
-        SchedulerMachine,
-        "_round_read",
-        "self.names.parked(parked.keys, parked.names)",
-        "self.names.forget(parked.keys)",
+        Rounds,
+        "committed",
+        "self._names.parked(parked.keys, parked.names)",
+        "self._names.forget(parked.keys)",
     ),
 }
 SPACE_BUGS = {
-    "a survey leaves out what is taken meanwhile": (SchedulerMachine, "_take", "self.mover.kept(due)", "pass"),
+    "a survey leaves out what is taken meanwhile": (Rounds, "take", "self._mover.kept(due)", "pass"),
     "a survey leaves runs out": (Mover, "_survey", "self._sealed.add(key)", "pass"),
     "a survey leaves lanes out": (
-        SchedulerState,
+        Rounds,
         "needed",
         "for batch in lane.batches for key",
         "for batch in () for key",
     ),
     "a checkpoint does not know what was moved": (
-        SchedulerState,
+        SchedulerMachine,
         "checkpoint",
         "space=self.space.state()",
         "space=type(self.space.state())()",
     ),
     "the log begins behind copies": (
-        SchedulerState,
+        SchedulerMachine,
         "lowest_offset",
         "if space.places.lowest is not None",
         "if False",
     ),
-    "the log begins behind a run": (SchedulerState, "lowest_offset", "places.append(run.offset)", "pass"),
+    "the log begins behind a run": (SchedulerMachine, "lowest_offset", "places.append(run.offset)", "pass"),
     "an area counts as treated after its first row": (
         Mover,
         "_of_records",
@@ -182,8 +187,8 @@ SIZE_BUGS = {
         "half := 0",
     ),
     "the one to blame is sent again": (SchedulerMachine, "_refused", "self.undeliverable.update(blamed)", "pass"),
-    "the one to blame is dropped": (SchedulerMachine, "_refused", "self._again(blamed)", "pass"),
-    "what one turn did not read is forgotten": (SchedulerMachine, "_round", "self._again(left)", "pass"),
+    "the one to blame is dropped": (SchedulerMachine, "_refused", "self.pending.add(blamed)", "pass"),
+    "what one turn did not read is forgotten": (Rounds, "resolved", "self._pending.add(left)", "pass"),
     "what stood behind a refused batch is dropped": (
         TargetLane,
         "halve",
@@ -203,10 +208,10 @@ HALF_BUGS = {
     "commit after rollback wins": (
         Halves,
         "decide",
-        "standing, _, records = self.decided.get(name, (Standing.NOT_FOUND, 0, 0))",
-        "records = 0; standing = Standing.COMMITTED if decision.verdict is Verdict.COMMIT else Standing.ROLLED_BACK",
+        "outcome, _, records = self.decided.get(name, (HalfOutcome.NOT_FOUND, 0, 0))",
+        "records = 0; outcome = HalfOutcome('COMMITTED' if decision.verdict is Verdict.COMMIT else 'ROLLED_BACK')",
     ),
-    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (standing, at_ms, len(half.offsets))", "pass"),
+    "a decision is forgotten": (Halves, "decide", "self.decided[name] = (outcome, at_ms, len(half.offsets))", "pass"),
     "a commit releases the first record alone": (
         Halves,
         "decide",
@@ -223,11 +228,11 @@ HALF_BUGS = {
         Halves,
         "prepared",
         "if name in self.decided:",
-        "if self.decided.get(name, (None, 0))[0] is Standing.ROLLED_BACK:",
+        "if self.decided.get(name, (None, 0))[0] is HalfOutcome.ROLLED_BACK:",
     ),
     "checkpoints leave half messages out": (SchedulerMachine, "checkpoint", "self.halves.state()", "()"),
     "the log is given back below a half message": (
-        SchedulerState,
+        SchedulerMachine,
         "needed",
         "yield from self.halves.offsets",
         "pass",

@@ -150,7 +150,7 @@ class Story:
             elif isinstance(effect, Append) and chance.random() < 0.5:
                 desk.machine._is_loaded = False  # it decides nothing any more
                 desk.dies_at_piece = len(desk.log) % 4
-                desk.append(effect.row)
+                desk.append(effect.row, effect.value)
                 desk.dies_at_piece = -1
         for _, offset in self.requested.values():
             self.unsure.add(offset)

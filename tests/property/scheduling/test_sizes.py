@@ -7,8 +7,8 @@ targets are away, and everything may be due in one millisecond.
 
 import random
 
+from raylog.core.scheduling.machine import EPOCHS
 from raylog.core.scheduling.rows import LaneId
-from raylog.core.scheduling.state import EPOCHS
 from tests.unit.core.scheduling.desk import Desk, Partition, with_settings
 
 BATCH_BYTES = 400

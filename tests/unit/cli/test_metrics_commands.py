@@ -11,10 +11,15 @@ from raylog.cli.app import cli
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
-from raylog.core.metrics.families import BrokerView, active_controller, broker_families, controller_families
+from raylog.core.metrics.families import (
+    BrokerView,
+    active_controller,
+    broker_families,
+    controller_families,
+    transaction_families,
+)
 from raylog.core.metrics.groups import group_families
 from raylog.core.metrics.totals import Totals
-from raylog.core.metrics.transactions import transaction_families
 from raylog.core.metrics.usage import Usage
 from raylog.dashboard import COLUMNS, queries
 from tests.unit.style.sources import ROOT

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.actors.roles.time_of_day import TimeOfDay
 from raylog.actors.scheduling import requests, role
-from raylog.actors.scheduling.bodies import Bodies, Held
+from raylog.actors.scheduling.decoded_batches import Bodies, DecodedBatch
 from raylog.actors.scheduling.delivering import Deliveries
 from raylog.actors.scheduling.role import SchedulerRole
 from raylog.core.scheduling.machine import SchedulerMachine
@@ -49,7 +49,7 @@ SCHEDULE_BUGS: Final = (
         "every record of a batch gets the first one's body",
         Bodies,
         "read",
-        _edit("held, index = self._at(offset)", "held, index = self._at(offset)[0], 0"),
+        _edit("decoded, index = self._at(offset)", "decoded, index = self._at(offset)[0], 0"),
         ("W30", "W31", "W32", "W33", "W9"),
     ),
     _bug(
@@ -57,8 +57,8 @@ SCHEDULE_BUGS: Final = (
         requests,
         "_cancel",
         _edit(
-            "zip(await _outcomes(role, make), there, strict=True)",
-            "[((ev.Outcome.DONE, key), key) for key in there]",
+            "await _cancelled(role, request.method, there)",
+            "CancelScheduledReply(['DONE'] * len(there))",
         ),
         ("W33",),
     ),
@@ -79,7 +79,7 @@ SCHEDULE_BUGS: Final = (
     ),
     _bug(
         "what was moved is read one record too far in front",
-        Held,
+        DecodedBatch,
         "index_of",
         _edit("return index + 1 if", "return index if"),
         ("W30", "W31", "W32", "W33", "W34", "W9"),

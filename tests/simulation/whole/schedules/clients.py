@@ -14,7 +14,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.columns import AsyncSentBatch
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.scheduling.machine import SchedulerSettings
+from raylog.core.scheduling.settings import SchedulerSettings
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.schedules.delays import Delayed
 from tests.simulation.whole.schedules.halves import LATER, MARK

@@ -8,7 +8,7 @@ import pytest
 
 from raylog.actors.metrics import collector
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics, unready
-from raylog.actors.metrics.collector import Held, Inquiries
+from raylog.actors.metrics.collector import CachedResult, MetricsClient
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
@@ -101,17 +101,17 @@ async def test_a_connection_is_kept_and_opened_again_when_it_broke() -> None:
     made: list[object] = []
     server = RpcServer(lambda request: request.reply([1]), secret=SECRET, on_connect=made.append)
     place = await server.start()
-    inquiries = Inquiries(SECRET)
+    client = MetricsClient(SECRET)
     for _ in range(3):
-        assert await inquiries.call({place: ("x", [])}) == {place: [1]}
+        assert await client.call({place: ("x", [])}) == {place: [1]}
     assert len(made) == 1
     next(iter(server.connections)).abort("cut")
-    await inquiries.call({place: ("x", [])})  # may meet the broken connection
-    assert await inquiries.call({place: ("x", [])}) == {place: [1]}
+    await client.call({place: ("x", [])})  # may meet the broken connection
+    assert await client.call({place: ("x", [])}) == {place: [1]}
     assert len(made) == 2
-    inquiries.keep([])
-    assert await inquiries.call({}) == {}
-    inquiries.close()
+    client.keep([])
+    assert await client.call({}) == {}
+    client.close()
     await server.close()
 
 
@@ -126,12 +126,12 @@ def test_concurrent_looks_share_one_look(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def run() -> None:
         nonlocal now_ms
-        held = Held(look)
-        assert await asyncio.gather(*(held.get() for _ in range(5))) == [1] * 5
+        cached = CachedResult(look)
+        assert await asyncio.gather(*(cached.get() for _ in range(5))) == [1] * 5
         now_ms = collector.HOLDS_MS - 1
-        assert await held.get() == 1
+        assert await cached.get() == 1
         now_ms = collector.HOLDS_MS
-        assert await held.get() == 2
+        assert await cached.get() == 2
 
     monkeypatch.setattr(collector, "monotonic_ms", lambda: now_ms)
     asyncio.run(run())

@@ -13,7 +13,7 @@ from raylog.actors.forwarding.forwarder_states import ForwarderStateRole as Forw
 from raylog.actors.naming import FORWARDING_TOPIC, SHARE_STATE_TOPIC
 from raylog.actors.queues.share_states import ShareStateRole as ShareState
 from raylog.actors.roles.role import Role
-from raylog.actors.scheduling import requests as scheduling
+from raylog.actors.scheduling import halves as scheduling
 from raylog.actors.scheduling.role import SchedulerRole
 from raylog.base.errors import RaylogError
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from raylog.actors.scheduling.bodies import Body
+from raylog.actors.scheduling.decoded_batches import Body
 from raylog.actors.scheduling.delivering import TURN_BYTES, TURN_KEYS, Deliveries
 from raylog.actors.scheduling.placing import Facts, Placing
 from raylog.base.errors import ConnectionFailed

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 
-from raylog.actors.scheduling.rows import encode_row
+from raylog.actors.scheduling.rows import decode_key, encode_key, encode_row
 from raylog.actors.scheduling.run_reader import RunReader
+from raylog.core.scheduling import names as naming
+from raylog.core.scheduling.events import RowRead
 from raylog.core.scheduling.keys import key_of
-from raylog.core.scheduling.naming import names as naming
-from raylog.core.scheduling.naming.names import Names
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.names import Names
 from raylog.core.scheduling.pending import Pending
-from raylog.core.scheduling.rows import Checkpoint, RunWritten, from_wire, sealed, to_wire
+from raylog.core.scheduling.rows import RunWritten, sealed
 from raylog.core.scheduling.runs import PAGE_BYTES, Run
+from raylog.core.scheduling.settings import SchedulerSettings
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.partition_log import PartitionLog
@@ -55,16 +58,16 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
     found.close()
 
 
-def named_run(seed: int) -> tuple[RunWritten, dict[int, int]]:
-    """A run and the names of its keys."""
+def named_run(seed: int) -> tuple[RunWritten, bytes, dict[int, int]]:
+    """A run's row, its bytes, and the names of its keys."""
     chance = random.Random(seed)
     keys = sorted(key_of(chance.randrange(1 << 40), seed * KEYS + offset) for offset in range(KEYS))
     names = {key: chance.getrandbits(128) for key in keys}
-    return sealed(keys, names), names
+    return *sealed(keys, names), names
 
 
-def appended(log: PartitionLog, row: RunWritten) -> int:
-    return log.append_as_leader(encode_row(row, 0), 0, 0).first_offset
+def appended(log: PartitionLog, row: RunWritten, data: bytes) -> int:
+    return log.append_as_leader(encode_row(row, 0, value=data), 0, 0).first_offset
 
 
 def opened(reader: RunReader, offset: int, row: RunWritten) -> Run:
@@ -83,26 +86,26 @@ def flip(log: PartitionLog, needle: bytes) -> None:
 
 
 def test_every_part_of_a_run_is_read_as_it_was_written(log: PartitionLog) -> None:
-    row, _ = named_run(1)
-    offset = appended(log, row)
+    row, data, _ = named_run(1)
+    offset = appended(log, row, data)
     reader = RunReader(log)
     run = opened(reader, offset, row)
-    assert run.size == len(row.data)
+    assert run.size == len(data)
     chance = random.Random(3)
     for _ in range(200):
         start = chance.randrange(run.size)
         end = min(run.size, start + chance.choice([1, 20, 5_000, PAGE_BYTES, 100_000]))
-        assert reader.part(run, start, end) == row.data[start:end]
+        assert reader.part(run, start, end) == data[start:end]
 
 
 def test_a_new_owner_reads_a_small_part_of_a_run(log: PartitionLog) -> None:
-    row, names = named_run(1)
-    offset = appended(log, row)
+    row, data, names = named_run(1)
+    offset = appended(log, row, data)
     counted = Counted(log)
     reader = RunReader(counted)
     run = opened(reader, offset, row)
     run.block(7, reader.part)
-    assert counted.bytes_read < 4 * PAGE_BYTES < len(row.data) / 5
+    assert counted.bytes_read < 4 * PAGE_BYTES < len(data) / 5
     key, name = next(iter(names.items()))
     before = counted.bytes_read
     assert run.may_name(name, reader.part)
@@ -111,23 +114,23 @@ def test_a_new_owner_reads_a_small_part_of_a_run(log: PartitionLog) -> None:
 
 
 def test_a_page_that_was_changed_on_disk_is_noticed(log: PartitionLog) -> None:
-    row, _ = named_run(1)
-    offset = appended(log, row)
+    row, data, _ = named_run(1)
+    offset = appended(log, row, data)
     run = opened(RunReader(log), offset, row)
-    flip(log, row.data[run.names_at : run.names_at + 40])
+    flip(log, data[run.names_at : run.names_at + 40])
     reader = RunReader(log)
     opened(reader, offset, row)
-    assert reader.part(run, 0, 100) == row.data[:100], "other pages are right"
+    assert reader.part(run, 0, 100) == data[:100], "other pages are right"
     with pytest.raises(LogDamaged):
         reader.part(run, run.names_at, run.names_at + 8)
 
 
 @pytest.mark.parametrize("part", ["directory", "sums"])
 def test_a_beginning_that_was_changed_on_disk_is_noticed(log: PartitionLog, part: str) -> None:
-    row, _ = named_run(1)
-    offset = appended(log, row)
-    sums = to_wire(row)[-1]
-    flip(log, row.data[20:60] if part == "directory" else sums[:40])
+    row, data, _ = named_run(1)
+    offset = appended(log, row, data)
+    sums = row.sums
+    flip(log, data[20:60] if part == "directory" else sums[:40])
     with pytest.raises(LogDamaged):
         RunReader(log).directory(offset, row.facts)
 
@@ -141,8 +144,8 @@ def test_names_are_found_with_any_number_of_filters_in_memory(
     pending = Pending(reader.part)
     known: dict[int, int] = {}
     for seed in range(1, 6):
-        row, names = named_run(seed)
-        pending.add_run(Run.read(appended(log, row), row.data, row.facts))
+        row, data, names = named_run(seed)
+        pending.add_run(Run.read(appended(log, row, data), data, row.facts))
         known |= dict(random.Random(seed).sample(sorted(names.items()), 20))
     found = Names(pending, reader.part)
     for key, name in known.items():
@@ -154,7 +157,11 @@ def test_names_are_found_with_any_number_of_filters_in_memory(
 
 
 def test_a_checkpoint_has_the_checks_of_its_runs() -> None:
-    row, _ = named_run(1)
-    checkpoint = Checkpoint(1, 5, 7, runs=((2, row.facts),))
+    row, data, _ = named_run(1)
+    machine = SchedulerMachine(lambda _, start, end: data[start:end], SchedulerSettings())
+    machine.step(RowRead(offset=2, row=row, size_bytes=len(data), value=data))
+    checkpoint = machine.checkpoint()
+    (run,), (check,) = checkpoint.runs, checkpoint.checks
     assert row.facts.check
-    assert from_wire(to_wire(checkpoint)) == checkpoint
+    assert (run.offset, run.facts(check)) == (2, row.facts)
+    assert decode_key(encode_key(checkpoint)) == checkpoint

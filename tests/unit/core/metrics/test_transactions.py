@@ -1,14 +1,15 @@
 """Metrics of transaction coordinators."""
 
 from raylog.core.metrics.exposition import render
-from raylog.core.metrics.transactions import CoordinatorFigures, transaction_families
+from raylog.core.metrics.families import transaction_families
+from raylog.protocol.transactions import TransactionMetricsReply
 
 
 def test_each_coordinator_has_its_states_outcomes_and_oldest_transaction() -> None:
-    busy = CoordinatorFigures(
-        states={"Ongoing": 2, "Empty": 5}, counters={"committed": 9, "timed_out": 1}, longest_open_ms=1_500
-    )
-    idle = CoordinatorFigures(states={}, counters={}, longest_open_ms=-1)
+    counters = {"committed": 9, "timed_out": 1}
+    states = {"Ongoing": 2, "Empty": 5}
+    busy = TransactionMetricsReply(process={}, loaded=True, states=states, counters=counters, longest_open_ms=1_500)
+    idle = TransactionMetricsReply(process={}, loaded=True, states={}, counters={})
     page = render(transaction_families({"transaction-0": busy, "transaction-1": idle}))
     for line in (
         'raylog_transactional_ids{coordinator="transaction-0",state="Ongoing"} 2',

@@ -11,28 +11,24 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-import msgpack
-
-from raylog.actors.scheduling.checkpoints import joined, pieces
+from raylog.actors.scheduling.rows import decode_key, encode_key, joined, pieces
 from raylog.core.lane import Trouble
-from raylog.core.scheduling.envelope import HalfId
+from raylog.core.received import Received
+from raylog.core.scheduling.envelope import HalfId, HalfOutcome
 from raylog.core.scheduling.events import (
-    Answer,
     Append,
-    CancelReceived,
     DataRead,
-    DecideReceived,
     Deliver,
     Delivered,
     Effect,
     Event,
-    HalvesAnswer,
     HeldRecord,
     Loaded,
     MoveReceived,
     NotDelivered,
     Outcome,
     ProducerTaken,
+    Reply,
     Resolve,
     Resolved,
     RowRead,
@@ -41,25 +37,30 @@ from raylog.core.scheduling.events import (
     Tick,
     Trim,
 )
-from raylog.core.scheduling.halves import HalfPolicy, Standing
+from raylog.core.scheduling.halves import HalfPolicy
 from raylog.core.scheduling.keys import HELD_MS, due_of, key_of, offset_of
-from raylog.core.scheduling.machine import SchedulerMachine, SchedulerSettings
+from raylog.core.scheduling.machine import SchedulerMachine
+from raylog.core.scheduling.mover import shortened
 from raylog.core.scheduling.rounds import BATCH_HEAD_BYTES
 from raylog.core.scheduling.rows import (
     Batch,
     Checkpoint,
     CheckpointEnd,
-    CheckpointPart,
-    Decision,
+    HalfDecision,
     LaneId,
     Relocated,
     Row,
-    RunWritten,
-    from_wire,
-    to_wire,
 )
 from raylog.core.scheduling.runs import Run
-from raylog.core.scheduling.space.mover import shortened
+from raylog.core.scheduling.settings import SchedulerSettings
+from raylog.protocol.halves import DecideHalvesReply, DecideHalvesRequest
+from raylog.protocol.message import Message
+from raylog.protocol.scheduling import (
+    CancelScheduledReply,
+    CancelScheduledRequest,
+    MoveScheduledReply,
+    MoveScheduledRequest,
+)
 
 RECORD_BYTES = 30
 ROWS_OF_A_RUN = 3_000
@@ -71,7 +72,7 @@ SMALL = SchedulerSettings(
     seal_margin_ms=10,
     checkpoint_bytes=40 * RECORD_BYTES,
     checkpoint_rows=12,
-    note_within_ms=50,
+    ack_within_ms=50,
     stretch_bytes=6 * RECORD_BYTES,
     space_min_bytes=30 * RECORD_BYTES,
     look_ms=5,
@@ -131,8 +132,8 @@ class Desk:
 
     settings: SchedulerSettings = SMALL
     now_ms: int = 1_000
-    log: list[tuple[int, object]] = field(default_factory=list)
-    """(offset, a batch of records as its event, or the wire form of a row with its data)."""
+    log: list[tuple[int, DataRead | tuple[bytes, bytes]]] = field(default_factory=list)
+    """(offset, a batch of records as its event, or the stored form of a row with its value)."""
     end: int = 0
     start: int = 0
     targets: dict[LaneId, Partition] = field(default_factory=dict)
@@ -141,12 +142,14 @@ class Desk:
     unplaced: set[LaneId] = field(default_factory=set)
     """Targets whose topics' metadata is not known at the moment."""
     answers: dict[int, tuple[tuple[Outcome, int], ...]] = field(default_factory=dict)
-    standings: dict[int, tuple[Standing, ...]] = field(default_factory=dict)
+    standings: dict[int, tuple[HalfOutcome, ...]] = field(default_factory=dict)
     policy: HalfPolicy = field(default_factory=HalfPolicy)
     held: list[Effect] = field(default_factory=list)
     """Effects that are not carried out yet, where a test holds them."""
     holds: bool = False
     requests: int = 0
+    requested: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    """The keys of each request to cancel or move."""
     name_of: dict[int, int] = field(default_factory=dict)
     """Names of records, by offset."""
     size_of: dict[int, int] = field(default_factory=dict)
@@ -182,10 +185,9 @@ class Desk:
     def run_at(self, offset: int) -> bytes:
         for at, entry in self.log:
             if at == offset:
-                assert isinstance(entry, bytes)
+                assert isinstance(entry, tuple)
                 assert offset >= self.start, "a run that is needed was deleted"
-                _, data = msgpack.unpackb(entry)
-                return bytes(data)
+                return entry[1]
         raise AssertionError(f"no run at {offset}")
 
     def schedule(self, *dues: int, to: LaneId | None = None, names: dict[int, int] | None = None) -> list[int]:
@@ -215,21 +217,28 @@ class Desk:
         self._read_on()
         return offsets
 
-    def decide(self, *decisions: Decision) -> int:
+    def decide(self, *decisions: HalfDecision) -> int:
         """Request decisions about half messages; the answer comes to ``standings`` under the number returned."""
+        each = [(decision.txid, decision.verdict, decision.check) for decision in decisions]
+        return self._request(DecideHalvesRequest("", 0, -1, decisions[0].group, *map(list, zip(*each, strict=True))))
+
+    def _request(self, message: Message, keys: tuple[int, ...] = (), name: int = 0) -> int:
         self.requests += 1
-        self._feed(DecideReceived(now_ms=self.now_ms, request=self.requests, decisions=decisions))
+        self.requested[self.requests] = keys
+        given = {"message": message, "cause": "test", "request": self.requests, "now_ms": self.now_ms}
+        is_move = isinstance(message, MoveScheduledRequest)
+        self._feed(MoveReceived(**given, name=name) if is_move else Received(**given))  # type: ignore[arg-type]
         return self.requests
 
-    def append(self, row: Row) -> None:
+    def append(self, row: Row, value: bytes = b"") -> None:
         if isinstance(row, Checkpoint) and (parts := pieces(row, self.part_bytes)):
             places = []
-            for part in parts:
+            for part, data in parts:
                 if part.index == self.dies_at_piece:
                     self.dies_at_piece = -1
                     return
                 places.append(self.end)
-                self.append(part)
+                self.append(part, data)
             row = CheckpointEnd(row.number, row.covers, tuple(places))
         base, self.end = self.end, self.end + 1
         if isinstance(row, Relocated):
@@ -240,8 +249,7 @@ class Desk:
             self.copies[base] = set(row.offsets)
             self.copied_bytes += RECORD_BYTES * len(row.offsets)
             self.end += len(row.offsets)
-        data = row.data if isinstance(row, RunWritten | CheckpointPart) else b""
-        self.log.append((base, msgpack.packb([to_wire(row), data])))
+        self.log.append((base, (encode_key(row), value)))
         self._read_on()
 
     def _read_on(self) -> None:
@@ -251,19 +259,20 @@ class Desk:
             self._feed(self._event(offset, entry))
         self._feed(Tick(now_ms=self.now_ms))
 
-    def _event(self, offset: int, entry: object) -> Event:
-        if isinstance(entry, bytes):
-            wire, data = msgpack.unpackb(entry)
-            row = from_wire(wire, data)
-            records = len(row.offsets) if isinstance(row, Relocated) else 0
-            return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(data))
-        assert isinstance(entry, DataRead)
-        return entry
+    def _event(self, offset: int, entry: DataRead | tuple[bytes, bytes]) -> DataRead | RowRead:
+        if isinstance(entry, DataRead):
+            return entry
+        row, value = decode_key(entry[0]), entry[1]
+        records = len(row.offsets) if isinstance(row, Relocated) else 0
+        return RowRead(offset=offset, row=row, size_bytes=RECORD_BYTES * (1 + records) + len(value), value=value)
+
+    def _read_at(self, offset: int) -> RowRead:
+        (read,) = (self._event(*entry) for entry in self.log if entry[0] == offset)
+        assert isinstance(read, RowRead)
+        return read
 
     def row_at(self, offset: int) -> Row:
-        (entry,) = (entry for at, entry in self.log if at == offset)
-        wire, data = msgpack.unpackb(entry)
-        return from_wire(wire, data)
+        return self._read_at(offset).row
 
     def place_of(self, offset: int) -> int:
         """Where the record with a first offset can be read, as the machine knows."""
@@ -282,13 +291,12 @@ class Desk:
         machine.halves.follow(self.policy)
         self._read = 0
         for index in range(len(self.log) - 1, -1, -1):
-            _, entry = self.log[index]
-            if isinstance(entry, bytes):
-                wire, data = msgpack.unpackb(entry)
-                row = from_wire(wire, data)
+            read = self._event(*self.log[index])
+            if isinstance(read, RowRead):
+                row = read.row
                 if isinstance(row, CheckpointEnd):
                     assert row.places[0] >= self.start, "a piece of the newest checkpoint was deleted"
-                    row = joined(row, [self.row_at(place) for place in row.places])
+                    row = joined(row, [self._read_at(place) for place in row.places])
                 if isinstance(row, Checkpoint):
                     machine.restore(row, lambda at, _: self.run_at(at))
                     assert row.covers >= self.start
@@ -299,15 +307,12 @@ class Desk:
 
     def cancel(self, *keys: int) -> int:
         """Request a cancellation; its answer comes to ``answers`` under the number returned."""
-        self.requests += 1
-        self._feed(CancelReceived(now_ms=self.now_ms, request=self.requests, keys=keys))
-        return self.requests
+        dues, places = [due_of(key) for key in keys], [offset_of(key) for key in keys]
+        return self._request(CancelScheduledRequest("", 0, -1, dues, places), keys)
 
     def move(self, key: int, due_ms: int) -> int:
-        self.requests += 1
-        name = self.name_of.get(offset_of(key), 0)
-        self._feed(MoveReceived(now_ms=self.now_ms, request=self.requests, key=key, due_ms=due_ms, name=name))
-        return self.requests
+        message = MoveScheduledRequest("", 0, -1, due_of(key), offset_of(key), due_ms)
+        return self._request(message, (key,), self.name_of.get(offset_of(key), 0))
 
     def tick(self, ms: int = 0) -> None:
         """Let time pass, in one step."""
@@ -356,7 +361,7 @@ class Desk:
     def carry_out(self, effect: Effect) -> None:
         match effect:
             case Append():
-                self.append(effect.row)
+                self.append(effect.row, effect.value)
             case Resolve():
                 self._feed(Resolved(now_ms=self.now_ms, targets=self.resolved(effect.keys)))
             case TakeProducer():
@@ -364,10 +369,14 @@ class Desk:
                 self._feed(ProducerTaken(now_ms=self.now_ms, producer_id=self.producers))
             case Deliver():
                 self.deliver(effect.batch)
-            case Answer():
-                self.answers[effect.request] = effect.outcomes
-            case HalvesAnswer():
-                self.standings[effect.request] = tuple(standing for standing, _ in effect.standings)
+            case Reply(message=DecideHalvesReply(standings=words)):
+                self.standings[effect.request] = tuple(map(HalfOutcome, words))
+            case Reply(message=MoveScheduledReply() as moved):
+                (key,) = self.requested[effect.request]
+                self.answers[effect.request] = ((Outcome(moved.outcome), key_of(moved.due_ms, offset_of(key))),)
+            case Reply(message=CancelScheduledReply(outcomes=words)):
+                keys = self.requested[effect.request]
+                self.answers[effect.request] = tuple(zip(map(Outcome, words), keys, strict=True))
             case Trim():
                 self.start = max(self.start, effect.before_offset)
 

@@ -71,7 +71,7 @@ def test_a_committed_round_is_repeated_by_the_next_leader() -> None:
     desk.release(1)  # the round is committed
     sent = [effect for effect in desk.held if isinstance(effect, Deliver)]
     assert len(sent) == 1
-    desk.deliver(sent[0].batch)  # the target has it, and the owner dies before it is noted
+    desk.deliver(sent[0].batch)  # the target has it, and the owner dies before the log says so
     desk.holds = False
     desk.replace_owner()
     desk.run(2_000)
@@ -104,7 +104,7 @@ def test_the_first_batch_of_a_target_is_noted_before_there_is_a_second() -> None
 def test_at_most_five_batches_are_on_the_way_to_a_target() -> None:
     desk = Desk()
     desk.schedule(1_001)
-    desk.run(200)  # the first is noted
+    desk.run(200)  # the first is acknowledged
     desk.targets["tttt", 0].is_up = False
     desk.schedule(*[1_300] * 100)
     desk.run(1_000)
@@ -305,7 +305,7 @@ def test_a_checkpoint_larger_than_a_row_has_several() -> None:
     desk.targets["tttt", 0].is_up = False
     keys = desk.schedule(*range(1_001, 1_401))
     desk.run(2_000)
-    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, bytes)]
+    rows = [desk.row_at(at) for at, entry in desk.log if isinstance(entry, tuple)]
     assert any(isinstance(row, CheckpointEnd) and len(row.places) > 10 for row in rows)
     before = desk.machine.checkpoint()
     desk.replace_owner()

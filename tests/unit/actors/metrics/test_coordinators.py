@@ -1,6 +1,6 @@
 """What a broker's page shows of groups: what coordinators report, as far as it is about something that there is."""
 
-from raylog.actors.metrics.groups import _census
+from raylog.actors.metrics.coordinators import _census
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import TopicCreated

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.actors.scheduling import bodies
-from raylog.actors.scheduling.bodies import Bodies, Body, encode
+from raylog.actors.scheduling import decoded_batches
+from raylog.actors.scheduling.decoded_batches import Bodies, Body, encode
 from raylog.core.dead_letters import Cause, Reason, cause_of
 from raylog.core.lane import SEQUENCES
 from raylog.core.queues.origins import Origin
 from raylog.core.scheduling.envelope import Envelope, Header
 from raylog.core.scheduling.keys import key_of
-from raylog.core.scheduling.rows import Batch
+from raylog.core.scheduling.rows import Batch, Keys
 from raylog.storage.batch.header import iter_headers, stamp
 from raylog.storage.batch.records import decode_batch, encode_batch
 
@@ -25,7 +25,7 @@ OFFSET = 5
 def undeliverable(*headers: Header) -> tuple[Cause | None, list[str]]:
     """Send a record to ``__undeliverable``; returns its cause and the names of its headers."""
     body = Body(OFFSET, None, b"value", headers)
-    batch = Batch("__undeliverable", ("id", 0), 0, 0, (key_of(1_000, OFFSET),))
+    batch = Batch("__undeliverable", "id", 0, 0, 0, Keys([key_of(1_000, OFFSET)]))
     made = encode([body], batch, (9, 0), adds_sent_time=False, causes={OFFSET: (Reason.UNDELIVERABLE, "refused")})
     ((position, header),) = iter_headers(made)
     found = (decode_batch(made, position, header).headers or [])[0] or []
@@ -47,11 +47,11 @@ def test_another_record_cannot_name_an_origin() -> None:
 
 
 def test_after_the_highest_sequence_a_target_gets_0() -> None:
-    batch = Batch("jobs", ("id", 0), 0, SEQUENCES - 1, (key_of(1_000, OFFSET), key_of(1_000, OFFSET + 1)))
+    batch = Batch("jobs", "id", 0, 0, SEQUENCES - 1, Keys([key_of(1_000, OFFSET), key_of(1_000, OFFSET + 1)]))
     bodies_of_both = [Body(offset, None, b"value", ()) for offset in (OFFSET, OFFSET + 1)]
     ((_, header),) = iter_headers(encode(bodies_of_both, batch, (9, 0), adds_sent_time=False, causes={}))
     assert (header.base_sequence, header.last_sequence) == (SEQUENCES - 1, 0)
-    later = Batch("jobs", ("id", 0), 0, SEQUENCES + 1, batch.keys)
+    later = Batch("jobs", "id", 0, 0, SEQUENCES + 1, batch.keys)
     ((_, header),) = iter_headers(encode(bodies_of_both, later, (9, 0), adds_sent_time=False, causes={}))
     assert header.base_sequence == 1
 
@@ -78,7 +78,7 @@ class Log:
 
 
 def test_what_stays_decoded_takes_no_more_memory_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "CACHE_BYTES", 1 << 20)
+    monkeypatch.setattr(decoded_batches, "CACHE_BYTES", 1 << 20)
     log = Log(batches=1_500, records=2)
     source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
     tracemalloc.start()
@@ -89,15 +89,17 @@ def test_what_stays_decoded_takes_no_more_memory_than_its_limit(monkeypatch: pyt
         taken = tracemalloc.get_traced_memory()[0] - before
     finally:
         tracemalloc.stop()
-    assert bodies.CACHE_BYTES / 2 < taken < bodies.CACHE_BYTES * 1.2, "the limit counts what Python takes"
-    assert source.held_bytes <= bodies.CACHE_BYTES
+    assert decoded_batches.CACHE_BYTES / 2 < taken < decoded_batches.CACHE_BYTES * 1.2, (
+        "the limit counts what Python takes"
+    )
+    assert source.kept_bytes <= decoded_batches.CACHE_BYTES
 
 
 @given(st.lists(st.integers(0, 199), max_size=60))
 def test_each_record_is_found_whatever_was_read_before(offsets: list[int]) -> None:
     log = Log(batches=20, records=10)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "CACHE_BYTES", 20_000)  # four of the batches
+        patch.setattr(decoded_batches, "CACHE_BYTES", 20_000)  # four of the batches
         source = Bodies(log, lambda _: None)  # type: ignore[arg-type]  # it reads, and nothing else
         for offset in offsets:
             assert source.read(offset).key == b"%d" % offset

@@ -15,9 +15,9 @@ from typing import Final
 
 from raylog.core.scheduling.keys import TOMBSTONE, offset_of
 from raylog.core.scheduling.pending import Pending
-from raylog.core.scheduling.rows import Relocated, RunWritten
+from raylog.core.scheduling.rows import Relocated, RunWritten, row_of_run
 from raylog.core.scheduling.runs import ReadBlock, is_tombstone
-from raylog.core.scheduling.space.stretches import Space
+from raylog.core.scheduling.space import Space
 
 _ALL_KEYS: Final = 1 << 200
 
@@ -79,8 +79,11 @@ class Mover:
         """Return whether a record, given by its first offset, stands in the area."""
         return self.end is not None and self._space.place_of(offset) < self.end
 
-    def step(self) -> RunWritten | Relocated | None:
-        """Survey one run and return None, or return the next row; if ``end`` is None after it, the area is cleared."""
+    def step(self) -> tuple[RunWritten | Relocated, bytes] | None:
+        """Survey one run and return None, or return the next row and its value.
+
+        If ``end`` is None after it, the area is cleared.
+        """
         end = self.end
         if end is None:
             return None
@@ -93,11 +96,12 @@ class Mover:
             self._found, self._sealed, self._cut = set(), set(), set()
         run = next((run for run in self._pending.runs.values() if run.offset < end), None)
         if run is not None:
-            return RunWritten(run.facts, self._read(run, 0, run.size), run.offset)
+            data = self._read(run, 0, run.size)
+            return row_of_run(run.facts, data, run.offset), data
         if places := self._space.places.below(end):
-            return self._of_copies(self._space.places.neighbours(places))
+            return self._of_copies(self._space.places.neighbours(places)), b""
         if self._space.native_from < end:
-            return self._of_records(end)
+            return self._of_records(end), b""
         self.end, self._needed_here = None, None
         self._left = set()
         return None

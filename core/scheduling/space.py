@@ -9,12 +9,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import astuple, dataclass
 
+from raylog.core.scheduling.places import Places
 from raylog.core.scheduling.rows import Relocated, SpaceState
-from raylog.core.scheduling.space.places import Places
 
 
 @dataclass(slots=True)
-class Stretch:
+class LogStretch:
     """A part of the log, of consecutive offsets."""
 
     start: int
@@ -38,7 +38,7 @@ class Space:
     def __init__(self, stretch_bytes: int) -> None:
         """Begin with an empty log; ``stretch_bytes``: about how long a stretch is."""
         self._stretch_bytes = stretch_bytes
-        self._stretches: list[Stretch] = []
+        self._stretches: list[LogStretch] = []
         self._starts: list[int] = []
         self.places = Places()
         self.native_from = 0
@@ -51,7 +51,7 @@ class Space:
     def appended(self, offset: int, size: int, records: int = 0) -> None:
         """Note a batch of ``size`` bytes; ``records``: how many needed records it has, 0 for a row."""
         if not self._stretches or self._stretches[-1].size >= self._stretch_bytes:
-            self._stretches.append(Stretch(offset))
+            self._stretches.append(LogStretch(offset))
             self._starts.append(offset)
         stretch = self._stretches[-1]
         stretch.size += size
@@ -97,7 +97,7 @@ class Space:
         row = self.row_of(offset)
         return offset if row is None else row
 
-    def _of(self, place: int) -> Stretch | None:
+    def _of(self, place: int) -> LogStretch | None:
         index = bisect_right(self._starts, place) - 1
         return self._stretches[index] if index >= 0 else None
 
@@ -142,5 +142,5 @@ class Space:
     def restore(self, state: SpaceState) -> None:
         """Begin with what a checkpoint holds."""
         self.native_from, self.places = state.native_from, Places(state.places)
-        self._stretches = [Stretch(*each) for each in state.stretches]
+        self._stretches = [LogStretch(*each) for each in state.stretches]
         self._starts = [each.start for each in self._stretches]

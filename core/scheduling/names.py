@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from raylog.core.scheduling.naming.column import filter_bytes, may_hold
+from raylog.core.scheduling.name_column import filter_bytes, may_hold
 from raylog.core.scheduling.pending import Pending
 from raylog.core.scheduling.runs import ReadBlock, Run
 

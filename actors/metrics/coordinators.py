@@ -1,4 +1,4 @@
-"""Collects metrics of groups: from the coordinators of one node, and for the lag from the partitions' leaders.
+"""Collects metrics of coordinators: from those of one node, and for the lag of groups from the partitions' leaders.
 
 A coordinator runs on one node, and only that node's page has its groups, so each group is reported once. When a
 coordinator ends because it is not used, the page keeps its groups: a group whose members have all stopped does not
@@ -12,14 +12,16 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from raylog.actors.clock import monotonic_ms
-from raylog.actors.metrics.collector import Endpoint, Inquiries
+from raylog.actors.metrics.collector import Endpoint, MetricsClient
+from raylog.base.errors import RaylogError
 from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.core.metadata.image import Coordinator, MetadataImage
 from raylog.core.metrics.exposition import Family
-from raylog.core.metrics.families import process_families, unreadable_family
+from raylog.core.metrics.families import process_families, transaction_families, unreadable_family
 from raylog.core.metrics.groups import EndHistory, GroupCensus, RestingGroups, group_families
 from raylog.core.metrics.usage import usage_from_wire
 from raylog.core.partition import PartitionState
+from raylog.protocol.transactions import TRANSACTION_METRICS, TransactionMetricsReply
 
 logger = logging.getLogger(__name__)
 
@@ -29,9 +31,9 @@ PROCESS: Final = "coordinator"
 class GroupFigures:
     """Metrics of the groups with a coordinator on this node."""
 
-    def __init__(self, inquiries: Inquiries) -> None:
-        """``inquiries`` is closed by its owner."""
-        self._inquiries = inquiries
+    def __init__(self, client: MetricsClient) -> None:
+        """``client`` is closed by its owner."""
+        self._client = client
         self._ends = EndHistory()
         self._resting = RestingGroups()
 
@@ -46,7 +48,7 @@ class GroupFigures:
         }
         if not here and not groups:
             return []
-        answers = await self._inquiries.call({place: ("coordinator_metrics", []) for place in here})
+        answers = await self._client.call({place: ("coordinator_metrics", []) for place in here})
         families: list[Family] = []
         for place, answer in answers.items():
             name = f"{here[place].kind}-{here[place].index}"
@@ -104,7 +106,7 @@ class GroupFigures:
             place: ("list_offsets", [state.topic_id, partition.partition, state.leader_epoch, timestamp])
             for place, (partition, state) in leaders.items()
         }
-        answers = await self._inquiries.call(questions)
+        answers = await self._client.call(questions)
         return {
             place: answer[0]
             for place, answer in answers.items()
@@ -140,3 +142,29 @@ def _census(image: MetadataImage, rows: Iterable[list[object]]) -> list[GroupCen
             )
         )
     return groups
+
+
+async def transaction_metrics(client: MetricsClient, image: MetadataImage, host: str) -> list[Family]:
+    """Return the metrics of the transaction coordinators that run at this address."""
+    here = {
+        (found.host, found.port): f"{found.kind}-{found.index}"
+        for found in image.coordinators.values()
+        if found.kind == "transaction" and found.host == host and found.port
+    }
+    if not here:
+        return []
+    families: list[Family] = []
+    coordinators: dict[str, TransactionMetricsReply] = {}
+    answers = await client.call({place: (TRANSACTION_METRICS.name, []) for place in here})
+    for place, answer in answers.items():
+        name = here[place]
+        try:
+            reported = TRANSACTION_METRICS.read_reply(answer)
+            usage = usage_from_wire(dict(reported.process))
+        except (RaylogError, ValueError, KeyError, TypeError) as error:
+            logger.warning("coordinator %s has figures that cannot be read: %s", name, error)
+            continue
+        families.extend(process_families(usage, process=PROCESS, coordinator=name))
+        families.append(unreadable_family(name, reported.rows_unreadable))
+        coordinators[name] = reported
+    return [*families, *transaction_families(coordinators)]

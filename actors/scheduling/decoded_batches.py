@@ -29,9 +29,9 @@ from raylog.storage.errors import CorruptBatch
 
 CACHE_BYTES: Final = 32 * 1024 * 1024
 """Memory for decoded batches, with all their objects, in bytes."""
-HELD_BATCH_BYTES: Final = 512
-HELD_RECORD_BYTES: Final = 220
-HELD_HEADER_BYTES: Final = 145
+BATCH_MEMORY_BYTES: Final = 512
+RECORD_MEMORY_BYTES: Final = 220
+HEADER_MEMORY_BYTES: Final = 145
 """Memory of a batch, a record and a header besides the bytes of keys, values and names, as measured, in bytes."""
 COPIES_BYTES: Final = 256 * 1024
 """Most bytes of records that one row relocates; a single record may be larger."""
@@ -60,7 +60,7 @@ class Body(NamedTuple):
 
 
 @dataclass(slots=True)
-class Held:
+class DecodedBatch:
     """A batch of the log, decoded."""
 
     first: int
@@ -82,28 +82,28 @@ class Held:
 class Bodies:
     """The records of the log, by their original offsets (those before any relocation).
 
-    Invariants: ``_firsts == sorted(_held)``; ``_bytes == sum(size of _held) <= CACHE_BYTES``, or there is one batch.
+    Invariants: ``_firsts == sorted(_kept)``; ``_bytes == sum(size of _kept) <= CACHE_BYTES``, or there is one batch.
     """
 
     def __init__(self, log: OwnLog, row_of: Callable[[int], int | None]) -> None:
         """``row_of`` returns the offset of the :class:`Relocated` row with a record's copy; None: it was not copied."""
         self._log = log
         self._row_of = row_of
-        self._held: OrderedDict[int, Held] = OrderedDict()
+        self._kept: OrderedDict[int, DecodedBatch] = OrderedDict()
         """Batches by their first offsets; the one that was used last is the last."""
         self._firsts: list[int] = []
         self._bytes = 0
-        self._last: Held | None = None
+        self._last: DecodedBatch | None = None
 
     @property
-    def held_bytes(self) -> int:
+    def kept_bytes(self) -> int:
         """Memory of the batches that are kept, in bytes."""
         return self._bytes
 
     def read(self, offset: int) -> Body:
         """Return the record with this original offset, which is below the high watermark. Raises errors of the log."""
-        held, index = self._at(offset)
-        columns = held.columns
+        decoded, index = self._at(offset)
+        columns = decoded.columns
         if isinstance(columns, str):
             return Body(offset, None, None, None, columns)
         return Body(
@@ -119,47 +119,47 @@ class Bodies:
 
     def timestamp_ms(self, offset: int) -> int:
         """Return the record's timestamp as it is stored. Raises InvalidRecord if the record cannot be decoded."""
-        held, index = self._at(offset)
-        if isinstance(held.columns, str):
-            raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be opened: {held.columns}.")
-        return held.columns.timestamps[index]
+        decoded, index = self._at(offset)
+        if isinstance(decoded.columns, str):
+            raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be opened: {decoded.columns}.")
+        return decoded.columns.timestamps[index]
 
-    def _at(self, offset: int) -> tuple[Held, int]:
-        held = self._last
-        index = None if held is None else held.index_of(offset)
-        if held is None or index is None:
-            held = self._last = self._find(offset)
-            index = held.index_of(offset)
+    def _at(self, offset: int) -> tuple[DecodedBatch, int]:
+        decoded = self._last
+        index = None if decoded is None else decoded.index_of(offset)
+        if decoded is None or index is None:
+            decoded = self._last = self._find(offset)
+            index = decoded.index_of(offset)
         if index is None:
             raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
-        return held, index
+        return decoded, index
 
-    def _find(self, offset: int) -> Held:
+    def _find(self, offset: int) -> DecodedBatch:
         row = self._row_of(offset)
         place = offset if row is None else row
         number = bisect_right(self._firsts, place) - 1
-        if number >= 0 and place < (held := self._held[self._firsts[number]]).end:
-            self._held.move_to_end(held.first)
-            return held
+        if number >= 0 and place < (decoded := self._kept[self._firsts[number]]).end:
+            self._kept.move_to_end(decoded.first)
+            return decoded
         records = self._log.read(place, 1, self._log.log_end_offset)
         for position, header in iter_headers(records):
             if header.base_offset <= place < header.next_offset:
                 check_crc(records, position, header)  # raises if bytes have changed on the disk, to be read again
                 columns = _opened(records, position, header)
                 copies = None if row is None or isinstance(columns, str) else copies_of(columns)
-                size = HELD_BATCH_BYTES if isinstance(columns, str) else _bytes_of(columns)
-                return self._keep(Held(header.base_offset, header.next_offset, columns, size, copies))
+                size = BATCH_MEMORY_BYTES if isinstance(columns, str) else _bytes_of(columns)
+                return self._keep(DecodedBatch(header.base_offset, header.next_offset, columns, size, copies))
         raise InvalidRecord(f"The record at offset {offset} of the schedule cannot be found.")
 
-    def _keep(self, held: Held) -> Held:
-        self._held[held.first] = held
-        insort(self._firsts, held.first)
-        self._bytes += held.size
-        while self._bytes > CACHE_BYTES and len(self._held) > 1:
-            first, oldest = self._held.popitem(last=False)
+    def _keep(self, decoded: DecodedBatch) -> DecodedBatch:
+        self._kept[decoded.first] = decoded
+        insort(self._firsts, decoded.first)
+        self._bytes += decoded.size
+        while self._bytes > CACHE_BYTES and len(self._kept) > 1:
+            first, oldest = self._kept.popitem(last=False)
             del self._firsts[bisect_left(self._firsts, first)]
             self._bytes -= oldest.size
-        return held
+        return decoded
 
 
 def _opened(records: Any, position: int, header: BatchHeader) -> Columns | str:
@@ -174,8 +174,8 @@ def _bytes_of(columns: Columns) -> int:
     plain = sum(len(value) for column in (columns.keys, columns.values) for value in column or () if value is not None)
     headers = [header for each in columns.headers or () for header in each or ()]
     plain += sum(len(name) + len(value or b"") for name, value in headers)
-    objects = HELD_RECORD_BYTES * len(columns.timestamps) + HELD_HEADER_BYTES * len(headers)
-    return HELD_BATCH_BYTES + objects + plain
+    objects = RECORD_MEMORY_BYTES * len(columns.timestamps) + HEADER_MEMORY_BYTES * len(headers)
+    return BATCH_MEMORY_BYTES + objects + plain
 
 
 def envelope_of(body: Body) -> Envelope | None:

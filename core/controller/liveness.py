@@ -318,10 +318,9 @@ class Liveness:
         return Standing.AWAITED if self.in_grace else Standing.OFFLINE
 
 
-def known_replica(
-    image: MetadataImage, topic_id: str, partition: TopicPartition, broker: BrokerId
-) -> tuple[PartitionState, ReplicaPlace]:
+def known_replica(image: MetadataImage, member: ReplicaMember) -> tuple[PartitionState, ReplicaPlace]:
     """Return a replica's partition and place; raises UnknownTopicId and UnknownTopicOrPartition."""
+    topic_id, partition, broker = member.topic_id, member.partition, member.broker
     if image.topic(partition.topic, topic_id) is None:
         raise UnknownTopicId(f"Topic {partition.topic!r} with id {topic_id} does not exist; it was deleted.")
     state = image.partition(partition, topic_id)

@@ -18,18 +18,16 @@ from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
 from raylog.core.controller.cluster_config import altered
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import (
-    AlterReassignmentsReceived,
-    ListReassignmentsReceived,
-    SendPartitionState,
-)
+from raylog.core.controller.events import SendPartitionState
 from raylog.core.controller.leading.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving
+from raylog.core.received import Received
 from raylog.core.sleeping.queue import WakeQueue
+from raylog.protocol.admin import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 
 THROTTLE_KEY = "follower.replication.throttled.rate"
 
@@ -80,21 +78,25 @@ class Moves:
 
     # ------------------------------------------------------------ requests
 
-    def alter(self, event: AlterReassignmentsReceived, decision: ControllerDecision) -> None:
+    def alter(self, event: Received[AlterPartitionReassignmentsRequest], decision: ControllerDecision) -> None:
         """Begin and cancel the moves of one request, all or none; raises the error of the first impossible one."""
-        if event.throttle is not None:
-            CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
+        throttle = event.message.throttle
+        if throttle is not None:
+            CLUSTER_KEYS[THROTTLE_KEY].read(throttle)
         seen: set[TopicPartition] = set()
         decided: list[tuple[PartitionState, PartitionState]] = []
-        for topic, number, target in event.changes:
-            state = self._known(topic, number, decision)
+        for change in event.message.changes:
+            state = self._known(change.topic, change.partition, decision)
             if state.partition in seen:
                 raise InvalidRequest(f"{state.partition} is named twice; say once what is to become of it.")
             seen.add(state.partition)
-            after = self._cancelled(state, decision) if target is None else self._begun(state, tuple(target), decision)
+            if change.replicas is None:
+                after = self._cancelled(state, decision)
+            else:
+                after = self._begun(state, tuple(BrokerId(broker) for broker in change.replicas), decision)
             decided.append((state, after))
-        if event.throttle is not None:
-            altered({THROTTLE_KEY: event.throttle}, (), decision)
+        if throttle is not None:
+            altered({THROTTLE_KEY: throttle}, (), decision)
         for before, after in decided:
             if after is not before:
                 self._change(before, after, "its partition's move was changed or cancelled", decision)
@@ -120,7 +122,7 @@ class Moves:
         self._advance(state.partition, decision)
         return True
 
-    def listed(self, event: ListReassignmentsReceived, decision: ControllerDecision) -> None:
+    def listed(self, event: Received[ListPartitionReassignmentsRequest], decision: ControllerDecision) -> None:
         """Answer with every partition that moves: topic, partition, replicas, adding, removing, ISR, leader."""
         rows: list[object] = []
         for partition in sorted(self._moving):

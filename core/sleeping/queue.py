@@ -18,15 +18,16 @@ from raylog.base.errors import TooManyAwake, UnknownTopicOrPartition, did_you_me
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.config import TopicConfig, sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import BrokerMember
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
 from raylog.core.reassignment.requests import is_moving
+from raylog.core.received import Received
 from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, request_sleep, room_on
 from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Claim, Requests, has_waited, in_turns, over_share
 from raylog.core.sleeping.stop import StopRest
+from raylog.protocol.admin import WakePartitionsRequest
 
 STARTS_AT_ONCE: Final = 8
 """A partition that no request waits for is not woken while one of its brokers has so many replicas to start, which
@@ -73,14 +74,14 @@ class WakeQueue:
         if state.asleep is not None:
             self._waiting[state.partition] = None
 
-    def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
+    def wake(self, event: Received[WakePartitionsRequest], decision: ControllerDecision) -> None:
         """Wake the named partitions of a topic, or all; answer with the number of partitions that were woken.
 
         The first partition without room, because a broker has as many replicas awake as it may or its room is reserved
         for earlier requests, keeps a place in the queue for REQUEST_LASTS_MS. Raises TooManyAwake if none was woken.
         """
         woken = 0
-        for state in _sleepers(event, decision.image):
+        for state in _sleepers(event.message, decision.image):
             full = full_broker(state, decision.image, self._taken_before(state, decision))
             if full is not None:
                 claim = self._requests.get(state.partition)
@@ -198,16 +199,16 @@ def _is_over(claim: Claim, decision: ControllerDecision) -> bool:
     return decision.now_ms - claim.last_ms > REQUEST_LASTS_MS
 
 
-def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState]:
+def _sleepers(message: WakePartitionsRequest, image: MetadataImage) -> list[PartitionState]:
     """Return the named partitions that sleep. Raises UnknownTopicOrPartition."""
-    topic = image.topics.get(event.topic)
+    topic = image.topics.get(message.topic)
     if topic is None:
-        raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        raise UnknownTopicOrPartition(did_you_mean("topic", message.topic, image.topics))
     count = len(topic.partitions)
-    numbers = range(count) if event.partitions is None else event.partitions
+    numbers = range(count) if message.partitions is None else message.partitions
     for number in numbers:
         if not 0 <= number < count:
-            raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
+            raise UnknownTopicOrPartition(f"Topic {message.topic!r} has partitions 0 to {count - 1}, not {number}.")
     return [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
 
 

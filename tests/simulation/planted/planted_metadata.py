@@ -121,7 +121,14 @@ METADATA_BUGS = bugs(
         "elr = ()",
     ),
     ("the metadata's majority may stop", 10, Shutdown, "stop", "self._check_majority(broker, decision)", "pass"),
-    ("the last replica may stop", 10, Shutdown, "stop", "if (leaderless or below) and not event.force:", "if False:"),
+    (
+        "the last replica may stop",
+        10,
+        Shutdown,
+        "stop",
+        "if (leaderless or below) and not event.message.force:",
+        "if False:",
+    ),
     (
         "a controller counts its epochs itself",
         10,

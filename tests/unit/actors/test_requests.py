@@ -8,22 +8,19 @@ from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_h
 import msgspec
 import pytest
 
-from raylog.actors.controller import requests as controller_requests
 from raylog.actors.derived_events import DerivedEvent
 from raylog.actors.groups import requests as group_requests
 from raylog.actors.groups.requests import GroupRequest
 from raylog.actors.transactions import requests as transaction_requests
 from raylog.base.errors import InvalidRequest
-from raylog.base.features import FIRST_LEVEL
-from raylog.base.ids import TopicPartition
-from raylog.core.controller import events as ctl
+from raylog.core.controller.events import ControllerRequest
 from raylog.core.groups.events import DeleteGroupReceived, JoinReceived, OffsetCommitReceived, SyncReceived
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
 from raylog.protocol.message import Message, read
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TransactionMetricsRequest
-from tests.unit.protocol.samples import of_the_first_release, of_this_release
+from tests.unit.protocol.samples import of_this_release
 
 ANSWERED_BY_THE_SHELL = {
     MetadataRequest,
@@ -32,11 +29,8 @@ ANSWERED_BY_THE_SHELL = {
     TransactionMetricsRequest,
 }
 """Requests that need no decision of a machine."""
-NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
-"""Kafka's clients send it; creating a topic here does not wait for its replicas."""
 
 DERIVED = [
-    *controller_requests.EVENTS.values(),
     *group_requests.EVENTS.values(),
     *transaction_requests.EVENTS.values(),
 ]
@@ -48,7 +42,7 @@ def group_request(method: str, args: object) -> GroupRequest:
 
 def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
     tables = (
-        (CONTROLLER, controller_requests.EVENTS),
+        (CONTROLLER, get_args(ControllerRequest)),
         (GROUP_COORDINATOR, group_requests.EVENTS),
         (TRANSACTION_COORDINATOR, transaction_requests.EVENTS),
     )
@@ -70,8 +64,7 @@ def test_an_event_has_what_the_request_has(derived: DerivedEvent[Any]) -> None:
     assert {name: getattr(event, name) for name in arrival if hasattr(event, name)}.items() <= arrival.items()
     for number, field in enumerate(msgspec.structs.fields(derived.request)):
         other = [*wire[:number], other_than(wire[number]), *wire[number + 1 :]]
-        arrives = (derived.cause, field.name) not in NOT_IN_THE_EVENT
-        assert (event_of(other) != event) == arrives, field.name
+        assert event_of(other) != event, field.name
 
 
 @pytest.mark.parametrize("derived", DERIVED, ids=lambda derived: derived.cause)
@@ -121,10 +114,6 @@ def plain(kind: Any) -> Any:
 
 
 def test_rows_of_a_request_become_tuples_of_the_event() -> None:
-    named = CONTROLLER.read_request("elect_leaders", [[["t", 1], ["u", 2]], False])
-    event = controller_requests.event_for(named, 1, 2, 3)
-    assert isinstance(event, ctl.ElectLeadersReceived)
-    assert event.partitions == (TopicPartition("t", 1), TopicPartition("u", 2))
     join = group_request("join_group", ["g", "", None, "c", 1, 2, "consumer", [["range", b"meta", "later"]]])
     joined = group_requests.event_for(join, 1, 2)
     assert isinstance(joined, JoinReceived)
@@ -132,13 +121,6 @@ def test_rows_of_a_request_become_tuples_of_the_event() -> None:
     synced = group_requests.event_for(group_request("sync_group", ["g", 1, "m", None, [["m", b"all"]]]), 1, 2)
     assert isinstance(synced, SyncReceived)
     assert synced.assignments == {"m": b"all"}
-
-
-def test_an_earlier_broker_registers_with_the_first_feature_level() -> None:
-    wire = of_the_first_release(CONTROLLER.methods["register_broker"].request)
-    event = controller_requests.event_for(CONTROLLER.read_request("register_broker", wire), 1, 2, 3)
-    assert isinstance(event, ctl.BrokerRegistrationReceived)
-    assert event.levels == (FIRST_LEVEL, FIRST_LEVEL)
 
 
 def test_an_offset_commit_carries_the_instance_id_of_a_static_member() -> None:

@@ -7,11 +7,13 @@ import pytest
 
 from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, ProducerId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.controller import (
+from raylog.core.metadata.applying import APPLY
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import (
+    _READERS,
     RECORD_TYPES,
     BrokerOffline,
     ClusterCreated,
-    MetadataImage,
     MetadataRecord,
     PartitionChanged,
     ProducerIdsAllocated,
@@ -19,10 +21,9 @@ from raylog.core.controller import (
     ReplicaPlaced,
     TopicCreated,
     TopicDeleted,
+    _layout,
     record_from_wire,
 )
-from raylog.core.metadata.applying import APPLY
-from raylog.core.metadata.records import _READERS, _layout
 
 CREATED = TopicCreated(
     topic_id="f" * 32, topic="t", config={"b": "2", "a": "1"}, partitions=((BrokerId(1), BrokerId(2)),)

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.base.ids import LATEST, BrokerId, Offset
@@ -182,7 +184,7 @@ def _forgets_the_point(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(state: PartitionState) -> Any:
         record = original(state)
         is_asleep = state.asleep is not None and state.asleep.end_offset > 0
-        return replace(record, asleep=(0, 0, -1, -1, 0)) if is_asleep else record
+        return structs.replace(record, asleep=(0, 0, -1, -1, 0)) if is_asleep else record
 
     return changed
 

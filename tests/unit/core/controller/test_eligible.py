@@ -8,12 +8,13 @@ from raylog.core.decision import Reply
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
 from raylog.protocol.admin import AlterTopicConfigRequest
+from raylog.protocol.message import Setting
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
 TWO: dict[str, object] = {"min.insync.replicas": 2}
 
 
-def alter(bench: Bench, **changed: object) -> None:
+def alter(bench: Bench, **changed: Setting) -> None:
     settings = {name.replace("_", "."): value for name, value in changed.items()}
     bench.call(AlterTopicConfigRequest(topic="flights", set=settings, delete=()))
 

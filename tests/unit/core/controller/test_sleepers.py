@@ -10,6 +10,7 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import PartitionsBornAsleep, record_from_wire
 from raylog.core.partition import NEVER_WRITTEN
 from raylog.protocol.admin import AlterTopicConfigRequest, DeleteTopicRequest, ElectLeadersRequest
+from raylog.protocol.message import Setting
 from tests.unit.core.controller.bench import AWAKE, GRACE_MS, Bench, three_brokers
 from tests.unit.core.controller.sleep_bench import (
     POINT,
@@ -137,10 +138,9 @@ def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not(bench: Ben
     ],
 )
 def test_a_topic_wakes_for_a_configuration_that_removes_records(
-    bench: Bench, change: dict[str, object], wakes: bool
+    bench: Bench, change: dict[str, Setting], wakes: bool
 ) -> None:
-    alter = AlterTopicConfigRequest(topic="flights", set=change, delete=())
-    bench.call(alter)
+    bench.call(AlterTopicConfigRequest("flights", change, ()))
     assert (bench.state().asleep is None) == wakes
 
 

@@ -103,7 +103,7 @@ def test_a_given_assignment_is_taken_as_it_is(bench: Bench) -> None:
         ({"config": {"min.insync.replicas": 3}}, InvalidConfig),
     ],
 )
-def test_an_illegal_request_creates_nothing(bench: Bench, arguments: dict[str, object], error: type[Exception]) -> None:
+def test_an_illegal_request_creates_nothing(bench: Bench, arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         bench.create("flights", **arguments)
     assert bench.image.topics == {}

@@ -17,7 +17,6 @@ from raylog.base.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.base.invariants import require
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller import cluster_config as cluster_configs
-from raylog.core.controller import feature_levels
 from raylog.core.controller.cluster_config import ClusterSettings
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
@@ -35,7 +34,7 @@ from raylog.core.controller.internal_topics import InternalTopics
 from raylog.core.controller.leading.isr_changes import IsrChanges
 from raylog.core.controller.leading.leader_requests import Elections
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.registrations import Registrations
+from raylog.core.controller.registrations import Registrations, raise_feature_level
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session, Sessions
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
@@ -237,7 +236,7 @@ class ControllerMachine:
             ElectLeadersRequest: self._elections.elect,
             StopBrokerRequest: self._shutdown.stop,
             ResumeBrokerRequest: self._shutdown.resume,
-            RaiseFeatureLevelRequest: feature_levels.raise_level,
+            RaiseFeatureLevelRequest: raise_feature_level,
             AllocateProducerIdsRequest: self._coordinators.producer_ids,
             EnsureCoordinatorRequest: self._coordinators.ensure,
             EnsureInternalTopicRequest: self._internal_topics.ensure,

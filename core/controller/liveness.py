@@ -30,7 +30,6 @@ from raylog.core.controller.leading.leadership import (
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Sessions
 from raylog.core.metadata.image import MetadataImage, partition_changed, replica_placed
 from raylog.core.metadata.records import BrokerOffline
-from raylog.core.metadata.warnings import unclean_election
 from raylog.core.partition import PartitionState, ReplicaPlace
 
 WOKEN_LEADER_WAIT_MS = 5_000
@@ -245,7 +244,7 @@ class Liveness:
             decision.after_sync.append(
                 Warn(
                     cause=decision.cause,
-                    warning=unclean_election(state, after),
+                    warning=_unclean_election(state, after),
                 )
             )
 
@@ -328,3 +327,12 @@ def known_replica(image: MetadataImage, member: ReplicaMember) -> tuple[Partitio
     if state is None or place is None:
         raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
     return state, place
+
+
+def _unclean_election(before: PartitionState, after: PartitionState) -> str:
+    """Return the warning about a leader from outside the ISR and the eligible replicas."""
+    return (
+        f"Unclean election: broker {after.leader} leads {after.partition} from epoch {after.leader_epoch} on, from "
+        f"outside its ISR {list(before.isr)} and its eligible replicas {list(before.elr)}. Acknowledged records at the "
+        "end of the partition may be missing."
+    )

@@ -1,4 +1,4 @@
-"""Registration of brokers and replicas: incarnations, lost logs, restored ones. Called by the controller's step.
+"""Registration of brokers and replicas: incarnations, feature levels, lost and restored logs. Used by the controller.
 
 Every prefix of the records that one step writes is a safe state, wherever a crash cuts the log: a lost log is noted
 before the incarnation without it is placed.
@@ -6,16 +6,19 @@ before the incarnation without it is placed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from raylog.base.errors import (
     DataDirectoryError,
     InconsistentClusterId,
+    InvalidRequest,
     NotController,
     NotLeaderOrFollower,
     StaleBrokerEpoch,
+    UnsupportedVersion,
 )
-from raylog.base.features import LevelRange
+from raylog.base.features import SUPPORTED, LevelRange, misfit
 from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
-from raylog.core.controller import feature_levels
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.leading.leadership import (
     Standing,
@@ -24,12 +27,15 @@ from raylog.core.controller.leading.leadership import (
 )
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
-from raylog.core.metadata.records import BrokerRegistered, ReplicaLogLost
-from raylog.core.metadata.warnings import lost_copy
+from raylog.core.metadata.records import BrokerRegistered, FeatureLevelRaised, ReplicaLogLost
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.received import Received
 from raylog.core.sleeping.queue import WakeQueue
+from raylog.protocol.admin import RaiseFeatureLevelRequest
 from raylog.protocol.controller import RegisterBrokerRequest, RegisterReplicaRequest
+
+NEWEST = -1
+"""Requests the highest level that every broker knows."""
 
 
 class Registrations:
@@ -46,7 +52,7 @@ class Registrations:
         """Register a broker, or resume it after its connection broke. A new directory (-1) is assigned an id."""
         message, session = event.message, event.sender.session
         levels, capacity = LevelRange(message.lowest_level, message.highest_level), tuple(message.capacity)
-        feature_levels.check(message, levels, decision)
+        _check_level(message, levels, decision)
         broker = self._broker_of(message, decision)
         if message.cluster_id not in ("", decision.image.cluster_id):
             raise InconsistentClusterId(
@@ -169,7 +175,7 @@ class Registrations:
         decision.require(after is not None, f"{partition} exists")
         warning = ""
         if (partition, broker) in decision.image.lost_logs:
-            warning = lost_copy(partition, broker, after.elr if after is not None else ())
+            warning = _lost_copy(partition, broker, after.elr if after is not None else ())
         if after is not None:
             image = decision.image
             config, cluster = dict(image.topics[partition.topic].config), dict(image.config)
@@ -246,3 +252,50 @@ class Registrations:
         state = decision.image.partition(partition)
         if state is not None:
             self._liveness.commit(state, without_eligible(state, broker), decision)
+
+
+def _check_level(message: RegisterBrokerRequest, levels: LevelRange, decision: ControllerDecision) -> None:
+    """Refuse a broker whose release does not know the cluster's level: it could not read the metadata."""
+    level = decision.image.feature_level
+    if not levels.knows(level):
+        whose = f"Broker {message.broker}" if message.broker != NO_LEADER else "The new broker"
+        raise UnsupportedVersion(misfit(f"{whose} on node {message.node_id}", levels, level))
+
+
+def raise_feature_level(event: Received[RaiseFeatureLevelRequest], decision: ControllerDecision) -> None:
+    """Raise the level as requested; answers [level, level before].
+
+    Every broker counts that has not been stopped on purpose, whether it runs or not; so does the controller itself. A
+    level never falls: what was written under it could not be read under a lower one. Raises InvalidRequest for a lower
+    level, and UnsupportedVersion for one that is not known everywhere.
+    """
+    counted = [broker for _, broker in sorted(decision.image.brokers.items()) if not broker.stopped]
+    known = min([SUPPORTED.highest, *(broker.levels.highest for broker in counted)])
+    before = decision.image.feature_level
+    level = max(before, known) if event.message.level == NEWEST else event.message.level
+    if level < before:
+        raise InvalidRequest(f"The cluster is at feature level {before}, which cannot fall to {level}.")
+    if level > known:
+        behind = [str(broker.broker) for broker in counted if broker.levels.highest < level]
+        if not behind:
+            raise UnsupportedVersion(f"The controller's release knows feature level {SUPPORTED}, not {level}.")
+        raise UnsupportedVersion(
+            f"Feature level {level} is not known to broker {', '.join(behind)}; upgrade these first, or stop for "
+            "good those that do not come back (`raylog stop --broker N`).",
+            brokers=behind,
+        )
+    if level > before:
+        decision.write(FeatureLevelRaised(level=level))
+    decision.reply(event.request, [level, before])
+
+
+def _lost_copy(partition: TopicPartition, broker: BrokerId, elr: Sequence[BrokerId]) -> str:
+    """Return the warning about a partition whose last ISR member returned without its log."""
+    loss = f"{partition} has no leader: broker {broker} held its only in-sync copy and came back without it. "
+    if elr:
+        return f"{loss}Start a broker that has everything as well ({', '.join(map(str, elr))}), and it leads."
+    return (
+        f"{loss}Restore that data directory, or go on with what other replicas have: `raylog topic elect "
+        f"{partition.topic} --partition {partition.partition} --unclean` (or for good, with "
+        "unclean.leader.election.enable=true on the topic)."
+    )

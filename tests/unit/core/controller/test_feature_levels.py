@@ -49,7 +49,7 @@ def upgraded(*brokers: int) -> Bench:
 def _later_controller() -> Iterator[None]:
     """The controller is of a later release."""
     with (
-        mock.patch("raylog.core.controller.feature_levels.SUPPORTED", NEXT),
+        mock.patch("raylog.core.controller.registrations.SUPPORTED", NEXT),
         mock.patch("raylog.core.controller.controller.SUPPORTED", NEXT),
     ):
         yield

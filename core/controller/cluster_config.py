@@ -16,10 +16,10 @@ from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import SendClusterConfig
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import check_awake
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import MetadataImage, cluster_altered
 from raylog.core.partition import PartitionState
 from raylog.core.received import Received
-from raylog.core.sleeping.queue import WakeQueue
 from raylog.protocol.admin import AlterClusterConfigRequest
 
 

@@ -20,6 +20,7 @@ from raylog.core.controller import cluster_config as cluster_configs
 from raylog.core.controller.cluster_config import ClusterSettings
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
     ControllerRequest,
     Effect,
@@ -30,15 +31,18 @@ from raylog.core.controller.events import (
     Tick,
     VotersShown,
 )
+from raylog.core.controller.healing import Healing
 from raylog.core.controller.internal_topics import InternalTopics
-from raylog.core.controller.leading.isr_changes import IsrChanges
-from raylog.core.controller.leading.leader_requests import Elections
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.moves import Moves
 from raylog.core.controller.registrations import Registrations, raise_feature_level
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session, Sessions
 from raylog.core.controller.shutdown import Shutdown
+from raylog.core.controller.sleep import Sleeping
 from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.decision import Story
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
@@ -48,12 +52,7 @@ from raylog.core.metadata.records import (
     VotersEntered,
 )
 from raylog.core.outbox import Outbox
-from raylog.core.reassignment.healing import Healing
-from raylog.core.reassignment.moves import Moves
-from raylog.core.reassignment.requests import is_moving
 from raylog.core.received import Received
-from raylog.core.sleeping.changes import Sleeping
-from raylog.core.sleeping.queue import WakeQueue
 from raylog.protocol.admin import (
     AlterClusterConfigRequest,
     AlterPartitionReassignmentsRequest,
@@ -351,7 +350,7 @@ class ControllerMachine:
             "sessions": len(self._sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
-            "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
+            "reassigning_partitions": [str(state.partition) for state in image.partitions() if state.is_moving],
             "unclean_partitions": [
                 [str(state.partition), state.unclean_leader_epoch]
                 for state in image.partitions()

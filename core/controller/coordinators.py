@@ -24,10 +24,10 @@ from raylog.core.controller.events import (
 )
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
 from raylog.core.received import Received
-from raylog.core.sleeping.queue import WakeQueue
 from raylog.protocol.controller import (
     AllocateProducerIdsRequest,
     EnsureCoordinatorRequest,

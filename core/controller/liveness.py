@@ -20,7 +20,7 @@ from raylog.core.controller.decision import ControllerDecision, ControllerSettin
 from raylog.core.controller.events import (
     Warn,
 )
-from raylog.core.controller.leading.leadership import (
+from raylog.core.controller.leadership import (
     Standing,
     min_insync,
     settle,

@@ -20,17 +20,17 @@ from raylog.base.errors import (
 from raylog.base.features import SUPPORTED, LevelRange, misfit
 from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, Incarnation, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.leading.leadership import (
+from raylog.core.controller.leadership import (
     Standing,
     with_isr,
     without_eligible,
 )
 from raylog.core.controller.liveness import Liveness, known_replica
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.records import BrokerRegistered, FeatureLevelRaised, ReplicaLogLost
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.core.received import Received
-from raylog.core.sleeping.queue import WakeQueue
 from raylog.protocol.admin import RaiseFeatureLevelRequest
 from raylog.protocol.controller import RegisterBrokerRequest, RegisterReplicaRequest
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from raylog.base.errors import InvalidRequest, StopRefused
 from raylog.base.ids import BrokerId
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.leading.leadership import Standing, min_insync
+from raylog.core.controller.leadership import Standing, min_insync
 from raylog.core.controller.liveness import Liveness
 from raylog.core.metadata.records import BrokerResumed, BrokerStopped
 from raylog.core.partition import PartitionState

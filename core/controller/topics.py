@@ -21,9 +21,10 @@ from raylog.core.configuration.config_origins import describe_cluster, describe_
 from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
 from raylog.core.controller.events import StopReplica
-from raylog.core.controller.leading.placement import Assignment, place_replicas
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.controller.wake_queue import WakeQueue, has_too_much
 from raylog.core.forwarding.settings import expires
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -34,7 +35,6 @@ from raylog.core.metadata.records import (
     TopicDeleted,
 )
 from raylog.core.received import Received
-from raylog.core.sleeping.queue import WakeQueue, has_too_much
 from raylog.protocol.admin import (
     AlterTopicConfigRequest,
     CreatePartitionsRequest,

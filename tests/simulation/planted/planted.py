@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.base.ids import NO_LEADER
-from raylog.core.controller import liveness, registrations
-from raylog.core.controller.leading import isr_changes
+from raylog.core.controller import isr_changes, liveness, registrations
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication import leader as leader_module

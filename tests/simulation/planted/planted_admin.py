@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raylog.core.controller.leading.isr_changes import IsrChanges
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.leader import Leader
 from tests.simulation.planted.bugs import STORY, Edit, Planted

@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from raylog.base.ids import BrokerId
+from raylog.core.controller import rest, wake_queue
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.received import Received
-from raylog.core.sleeping import queue, stop
-from raylog.core.sleeping.queue import WakeQueue
 from raylog.protocol.admin import WakePartitionsRequest
 from tests.simulation.world import Violation
 
@@ -64,8 +64,8 @@ class RoomClaims:
         WakeQueue.wake = checked  # type: ignore[assignment, method-assign]
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
         WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
-        queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
-        stop.LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
+        wake_queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
+        rest.LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

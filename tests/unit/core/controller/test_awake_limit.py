@@ -5,8 +5,8 @@ import pytest
 from raylog.base.errors import InvalidPartitions, TooManyAwake
 from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import RequestSleep
+from raylog.core.controller.wake_queue import REQUEST_LASTS_MS
 from raylog.core.metadata.capacity import Capacity
-from raylog.core.sleeping.queue import REQUEST_LASTS_MS
 from raylog.protocol.admin import AlterTopicConfigRequest, CreatePartitionsRequest
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake

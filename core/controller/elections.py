@@ -19,7 +19,7 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.leading.leadership import Standing, led_by_preferred
+from raylog.core.controller.leadership import Standing, led_by_preferred
 from raylog.core.controller.liveness import Liveness
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState

@@ -13,7 +13,7 @@ from raylog.base.errors import (
 from raylog.base.ids import BrokerId
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import SessionId
-from raylog.core.controller.leading.leadership import (
+from raylog.core.controller.leadership import (
     Standing,
     with_isr,
 )

@@ -1,4 +1,4 @@
-"""How partitions fall asleep: their leaders propose it. ``queue.py`` wakes them. Called by the controller's step.
+"""How partitions fall asleep: their leaders propose it. ``wake_queue.py`` wakes them. Called by the controller's step.
 
 A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
 From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).
@@ -13,13 +13,12 @@ from raylog.base.errors import IneligibleReplica
 from raylog.base.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import RequestSleep
-from raylog.core.controller.leading.isr_changes import checked_proposal
-from raylog.core.controller.leading.leadership import Standing
+from raylog.core.controller.isr_changes import checked_proposal
+from raylog.core.controller.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState, SleepPoint
-from raylog.core.reassignment.requests import is_moving
 from raylog.core.received import Received
 from raylog.protocol.controller import SleepPartitionRequest
 
@@ -55,7 +54,7 @@ class Sleeping:
             decision.reply(event.request, [settled.to_wire()])
 
     def _why_not(self, state: PartitionState, image: MetadataImage) -> str:
-        if is_moving(state):
+        if state.is_moving:
             return "it is being reassigned"
         if set(state.isr) != set(state.replicas) or state.elr:
             return f"its ISR is {list(state.isr)} of {list(state.replicas)}"

@@ -128,6 +128,11 @@ class PartitionState:
         return tuple(broker for broker in self.replicas if broker not in self.adding)
 
     @property
+    def is_moving(self) -> bool:
+        """Whether a reassignment is under way."""
+        return bool(self.adding or self.removing)
+
+    @property
     def replication_factor(self) -> int:
         """Replication factor that the topic's settings count with: the smaller of before and after a reassignment.
 

@@ -43,7 +43,17 @@ class RegisterBrokerReply(Message, frozen=True):
     broker: Int64
 
 
-class RegisterReplicaRequest(Message, frozen=True):
+class ReplicaRequest(Message, frozen=True):
+    """What requests of replicas begin with: the partition, and the replica with its incarnation."""
+
+    topic_id: str
+    topic: str
+    partition: Int32
+    broker: Int64
+    incarnation: Int64
+
+
+class RegisterReplicaRequest(ReplicaRequest, frozen=True):
     """Register a replica on this connection, which is its session from then on.
 
     ``incarnation``: -1 = a new process, which gets one. ``log_lost``: it begins with an empty log in place of one
@@ -51,11 +61,6 @@ class RegisterReplicaRequest(Message, frozen=True):
     before they were on disk. ``end_cut``: its end was cut off at a start, or is known to be missing.
     """
 
-    topic_id: str
-    topic: str
-    partition: Int32
-    broker: Int64
-    incarnation: Int64
     host: str
     port: Int64
     log_lost: bool
@@ -146,18 +151,13 @@ class IsrMember(Message, frozen=True):
     incarnation: Int64
 
 
-class AlterPartitionRequest(Message, frozen=True):
+class AlterPartitionRequest(ReplicaRequest, frozen=True):
     """Change the ISR of a partition, as its leader, if the partition still is as the leader knows it.
 
     ``broker`` and ``incarnation``: the leader's. ``partition_epoch``: the version of the partition's state that the
     change is based on. ``drops_eligible``: the ELR is cleared, so that no replica outside the ISR may be elected.
     """
 
-    topic_id: str
-    topic: str
-    partition: Int32
-    broker: Int64
-    incarnation: Int64
     leader_epoch: Int32
     partition_epoch: Int32
     isr: Sequence[IsrMember]
@@ -170,28 +170,18 @@ class AlterPartitionReply(Message, frozen=True):
     state: Sequence[Any]
 
 
-class ResignLeaderRequest(Message, frozen=True):
+class ResignLeaderRequest(ReplicaRequest, frozen=True):
     """Hand the leadership to another replica, because the leader's disk refuses appends or hangs."""
 
-    topic_id: str
-    topic: str
-    partition: Int32
-    broker: Int64
-    incarnation: Int64
     leader_epoch: Int32
 
 
-class SleepPartitionRequest(Message, frozen=True):
+class SleepPartitionRequest(ReplicaRequest, frozen=True):
     """Put a partition to sleep, as its leader, if the partition still is as the leader knows it.
 
     ``point``: the log that all its replicas have on disk, as ``core/partition.py`` writes a sleep point.
     """
 
-    topic_id: str
-    topic: str
-    partition: Int32
-    broker: Int64
-    incarnation: Int64
     leader_epoch: Int32
     partition_epoch: Int32
     point: Sequence[Int64]

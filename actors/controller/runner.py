@@ -7,7 +7,7 @@ simulator. It knows no event loop and no socket.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol
+from typing import Final, Generic, Protocol
 
 from raylog.actors.controller.confirmed import ConfirmedAnswers, QuestionedLog
 from raylog.actors.request_table import RequestT, RequestTable
@@ -18,6 +18,8 @@ from raylog.core.controller.controller import ControllerMachine
 from raylog.core.decision import Refuse, Reply
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
+from raylog.core.received import Received, Sender
+from raylog.protocol.controller import SESSION_HEARTBEAT, SessionHeartbeatReply, SessionHeartbeatRequest
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import (
     CLUSTER_CONFIG,
@@ -31,6 +33,9 @@ from raylog.protocol.notifications import (
     PartitionStateUpdate,
     StopReplica,
 )
+
+NO_REQUEST: Final = 0
+"""The number of requests that the runner answers itself."""
 
 
 class ControllerLog(QuestionedLog, Protocol):
@@ -133,21 +138,25 @@ class ControllerRunner(Generic[RequestT]):
         """Take an event that needs no reply."""
         self._runner.feed(event)
 
-    def take(self, request: RequestT, event_for: Callable[[int], ctl.Event]) -> None:
-        """Take a request; ``event_for`` makes its event from the number under which it will be answered.
-
-        Raises what ``event_for`` raises, and then forgets the request.
-        """
+    def take(self, request: RequestT, method: str, message: ctl.ControllerRequest, session: int = 0) -> None:
+        """Take a request; ``session``: that of its connection."""
         number = self._requests.remember(request)
-        try:
-            event = event_for(number)
-        except BaseException:  # any error: no machine knows this number, so nothing else would forget the request
-            del self._requests[number]
-            raise
         # Answers to members' own requests do not wait, so that they stay in order with notifications to the members.
-        if isinstance(event, ctl.ClientRequest) and not isinstance(event, ctl.MemberRequest):
+        if isinstance(message, ctl.ClientRequest):
             self._begun[number] = self._log.log_end_offset
-        self._runner.feed(event)
+        self._feed(number, method, message, session)
+
+    def heartbeat(self, message: SessionHeartbeatRequest, session: int) -> SessionHeartbeatReply:
+        """Take a heartbeat and return its answer, which does not wait for the log.
+
+        Raises BrokerIdNotRegistered when the session is over.
+        """
+        self._feed(NO_REQUEST, SESSION_HEARTBEAT.name, message, session)
+        return SessionHeartbeatReply(self.machine.absent(session))
+
+    def _feed(self, number: int, method: str, message: ctl.ControllerRequest, session: int) -> None:
+        sender, now_ms = Sender(session=session), self._ports.now_ms()
+        self._runner.feed(Received(message=message, cause=method, request=number, now_ms=now_ms, sender=sender))
 
     def inform(self, request: RequestT, result: object) -> None:
         """Answer with the present state, once it is committed and this controller is confirmed."""

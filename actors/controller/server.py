@@ -18,7 +18,6 @@ from raylog.actors.actor_specs import ControllerSpec
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller.answers import cluster_answer, metadata_answer
 from raylog.actors.controller.liveness_probe import LivenessProbe, NodesAlive
-from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metadata.quorum_log import FindBrokers, FindVoter, QuorumLog
@@ -37,12 +36,7 @@ from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.families import controller_families
 from raylog.protocol.broker import MetadataRequest
-from raylog.protocol.controller import (
-    CONTROLLER,
-    ControllerMetricsRequest,
-    SessionHeartbeatReply,
-    SessionHeartbeatRequest,
-)
+from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest, SessionHeartbeatRequest
 from raylog.protocol.message import Message
 from raylog.rpc import Connection, Request, RequestConnection
 
@@ -266,14 +260,13 @@ class ControllerServer:
         runner = self._running()
         match args := CONTROLLER.read_request(request.method, request.args):
             case SessionHeartbeatRequest():
-                runner.feed(event_for(args, session, 0, monotonic_ms()))
-                request.reply(SessionHeartbeatReply(runner.machine.absent(session)))
+                request.reply(runner.heartbeat(args, session))
             case ControllerMetricsRequest():
                 request.reply(self._metrics(runner.machine))
             case MetadataRequest():
                 runner.inform(request, metadata_answer(runner.machine.image, args.topics, args.known_version))
             case _:
-                runner.take(request, lambda number: event_for(args, session, number, monotonic_ms()))
+                runner.take(request, request.method, args, session)
 
     def _metrics(self, machine: ControllerMachine) -> list[object]:
         usage, changes = usage_of(self._server), self._changes

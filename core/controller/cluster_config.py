@@ -13,12 +13,14 @@ from raylog.core.config import sleep_after_ms
 from raylog.core.configuration.altering import ClusterValues
 from raylog.core.configuration.config_origins import describe_cluster
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import AlterClusterConfigReceived, SendClusterConfig
+from raylog.core.controller.events import SendClusterConfig
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import check_awake
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import MetadataImage, cluster_altered
 from raylog.core.partition import PartitionState
-from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.received import Received
+from raylog.protocol.admin import AlterClusterConfigRequest
 
 
 def config_at_start(given: Mapping[str, str], start: str, image: MetadataImage) -> Mapping[str, str]:
@@ -41,20 +43,20 @@ class ClusterSettings:
         """Partitions that may sleep no longer enter ``wakes``."""
         self._wakes = wakes
 
-    def alter(self, event: AlterClusterConfigReceived, decision: ControllerDecision) -> None:
+    def alter(self, event: Received[AlterClusterConfigRequest], decision: ControllerDecision) -> None:
         """Alter settings as requested, all or none of them; answers with the named ones as they are afterwards.
 
         Raises InvalidConfig; InvalidPartitions when brokers have no room for the replicas that would sleep no longer.
         """
-        image = decision.image
-        after = image.values.alter(event.set, event.delete, image.topics)
+        message, image = event.message, decision.image
+        after = image.values.alter(message.set, message.delete, image.topics)
         stay_awake = self._stay_awake(after.config, decision)
-        if not event.validate_only:
+        if not message.validate_only:
             _write(after, decision)
             for state in stay_awake:
                 self._wakes.add(state)
             self._wakes.time_passed(decision)
-        named = {*event.set, *event.delete}
+        named = {*message.set, *message.delete}
         rows = describe_cluster(after, image.topics)
         decision.reply(event.request, [list(row) for row in rows if row.name in named])
 

@@ -8,8 +8,8 @@ image is hard state and is rebuilt from the log; sessions are soft state and re-
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any, assert_never
 
 from raylog.base.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.base.features import FIRST_LEVEL, SUPPORTED, misfit
@@ -17,55 +17,32 @@ from raylog.base.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.base.invariants import require
 from raylog.core.config import validate_cluster_config
 from raylog.core.controller import cluster_config as cluster_configs
-from raylog.core.controller import feature_levels
 from raylog.core.controller.cluster_config import ClusterSettings
 from raylog.core.controller.coordinators import Coordinators
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
+from raylog.core.controller.elections import Elections
 from raylog.core.controller.events import (
-    AlterClusterConfigReceived,
-    AlterReassignmentsReceived,
-    AlterTopicConfigReceived,
-    BrokerRegistrationReceived,
-    ClientEvent,
-    ClientRequest,
-    CoordinatorRegistrationReceived,
-    CoordinatorRequested,
-    CoordinatorSleepProposed,
-    CreatePartitionsReceived,
-    CreateTopicReceived,
-    DeleteTopicReceived,
-    DescribeClusterReceived,
-    DescribeConfigsReceived,
+    ControllerRequest,
     Effect,
-    ElectLeadersReceived,
     EndpointsDead,
     Event,
-    InternalTopicRequested,
-    IsrChangeReceived,
-    LeaderResigned,
-    ListReassignmentsReceived,
-    ProducerIdsRequested,
-    RaiseFeatureLevelReceived,
-    ReplicaRegistrationReceived,
     RestRequested,
-    ResumeBrokerReceived,
-    SessionHeartbeat,
     SessionLost,
-    SleepProposed,
-    StopBrokerReceived,
     Tick,
     VotersShown,
-    WakeRequested,
 )
+from raylog.core.controller.healing import Healing
 from raylog.core.controller.internal_topics import InternalTopics
-from raylog.core.controller.leading.isr_changes import IsrChanges
-from raylog.core.controller.leading.leader_requests import Elections
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.controller.liveness import Liveness
-from raylog.core.controller.registrations import Registrations
+from raylog.core.controller.moves import Moves
+from raylog.core.controller.registrations import Registrations, raise_feature_level
 from raylog.core.controller.sessions import BrokerMember, CoordinatorMember, Member, ReplicaMember, Session, Sessions
 from raylog.core.controller.shutdown import Shutdown
+from raylog.core.controller.sleep import Sleeping
 from raylog.core.controller.topics import Topics
 from raylog.core.controller.voters import Voters, voters_max
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.decision import Story
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import (
@@ -75,11 +52,37 @@ from raylog.core.metadata.records import (
     VotersEntered,
 )
 from raylog.core.outbox import Outbox
-from raylog.core.reassignment.healing import Healing
-from raylog.core.reassignment.moves import Moves
-from raylog.core.reassignment.requests import is_moving
-from raylog.core.sleeping.changes import Sleeping
-from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.received import Received
+from raylog.protocol.admin import (
+    AlterClusterConfigRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterTopicConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeClusterRequest,
+    DescribeConfigsRequest,
+    ElectLeadersRequest,
+    EnsureInternalTopicRequest,
+    ListPartitionReassignmentsRequest,
+    RaiseFeatureLevelRequest,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
+    WakePartitionsRequest,
+)
+from raylog.protocol.controller import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    EnsureCoordinatorRequest,
+    RegisterBrokerRequest,
+    RegisterCoordinatorRequest,
+    RegisterReplicaRequest,
+    ResignLeaderRequest,
+    SessionHeartbeatRequest,
+    SleepCoordinatorRequest,
+    SleepPartitionRequest,
+)
+from raylog.protocol.message import Message
 
 
 class ControllerMachine:
@@ -126,6 +129,7 @@ class ControllerMachine:
         self._coordinators = Coordinators(self._topics, self._wakes)
         self._internal_topics = InternalTopics(self._topics)
         self._started = False
+        self._handlers = self._handlers_by_message()
 
     def is_present(self, member: Member) -> bool:
         """Return whether a member is connected now; the image also contains members that have not re-registered yet."""
@@ -177,7 +181,7 @@ class ControllerMachine:
         except RaylogError as refusal:
             # Handlers check before they decide, so that a refused request leaves no partial change.
             decision.require(not decision.records, f"a refused request wrote nothing: {event}")
-            if isinstance(event, ClientRequest):
+            if isinstance(event, Received):
                 decision.refuse(event.request, refusal)
             else:
                 decision.require(False, f"{event} is no request that could be refused")
@@ -191,39 +195,14 @@ class ControllerMachine:
         return ControllerDecision(cause, self._now_ms, image=self.image, sessions=self._sessions, story=self.story)
 
     def _handle(self, event: Event, decision: ControllerDecision) -> None:
-        if isinstance(
-            event, (BrokerRegistrationReceived, ReplicaRegistrationReceived, CoordinatorRegistrationReceived)
-        ) and not (event.host and 0 < event.port < 65_536):
-            # Port 0 means "does not run" in the records.
-            raise InvalidRequest(f"{event.host!r}:{event.port} is no endpoint; register after the server listens.")
         match event:
-            case SessionHeartbeat():
-                self._sessions.stated(event.session, event.vouched, event.notes, decision.now_ms)
-                self._sessions.heartbeat(event.session, decision.now_ms)
-                self._sessions.reported(event.session, event.disk_hanging_ms)
-                self._sessions.dozed(event.session, event.dozing)
-                self._sessions.damaged(event.session, event.damage, is_mended=event.is_mended)
+            case Received():
+                self._check_endpoint(event.message)
+                self._handlers[type(event.message)](event, decision)
             case SessionLost():
                 self._end([self._sessions.close(event.session)], decision)
             case Tick():
                 self._time_passed(decision)
-            case BrokerRegistrationReceived():
-                feature_levels.check(event, decision)
-                self._registrations.register_broker(event, decision)
-            case ReplicaRegistrationReceived():
-                self._registrations.register_replica(event, decision)
-            case CoordinatorRegistrationReceived():
-                self._coordinators.register(event, decision)
-            case CoordinatorSleepProposed():
-                self._coordinators.fall_asleep(event, decision)
-            case IsrChangeReceived():
-                self._sessions.heartbeat(event.session, decision.now_ms)
-                self._isr_changes.change_isr(event, decision)
-            case LeaderResigned():
-                self._sessions.heartbeat(event.session, decision.now_ms)
-                self._isr_changes.resign(event, decision)
-            case SleepProposed():
-                self._sleeping.propose(event, decision)
             case RestRequested():
                 self._wakes.rest(decision)
                 self._coordinators.rest(decision)
@@ -232,47 +211,54 @@ class ControllerMachine:
             case EndpointsDead():
                 self._liveness.endpoints_dead(event.endpoints, decision)
             case _:
-                self._handle_client(event, decision)
-
-    def _handle_client(self, event: ClientEvent, decision: ControllerDecision) -> None:
-        """Handle what clients and administrators request through brokers."""
-        match event:
-            case WakeRequested():
-                self._wakes.wake(event, decision)
-            case CreateTopicReceived():
-                self._topics.create(event, decision)
-            case DeleteTopicReceived():
-                self._topics.delete(event, decision)
-            case AlterTopicConfigReceived():
-                self._topics.alter_config(event, decision)
-            case AlterClusterConfigReceived():
-                self._cluster_settings.alter(event, decision)
-            case DescribeConfigsReceived():
-                self._topics.describe_configs(event, decision)
-            case CreatePartitionsReceived():
-                self._topics.create_partitions(event, decision)
-            case AlterReassignmentsReceived():
-                self._moves.alter(event, decision)
-            case ListReassignmentsReceived():
-                self._moves.listed(event, decision)
-            case ElectLeadersReceived():
-                self._elections.elect(event, decision)
-            case StopBrokerReceived():
-                self._shutdown.stop(event, decision)
-            case ResumeBrokerReceived():
-                self._shutdown.resume(event, decision)
-            case RaiseFeatureLevelReceived():
-                feature_levels.raise_level(event, decision)
-            case ProducerIdsRequested():
-                self._coordinators.producer_ids(event, decision)
-            case CoordinatorRequested():
-                self._coordinators.ensure(event, decision)
-            case InternalTopicRequested():
-                self._internal_topics.ensure(event, decision)
-            case DescribeClusterReceived():
-                decision.reply(event.request, self._description())
-            case _:
                 assert_never(event)
+
+    def _handlers_by_message(self) -> Mapping[type[Message], Callable[[Received[Any], ControllerDecision], None]]:
+        return {
+            SessionHeartbeatRequest: self._heartbeat,
+            RegisterBrokerRequest: self._registrations.register_broker,
+            RegisterReplicaRequest: self._registrations.register_replica,
+            RegisterCoordinatorRequest: self._coordinators.register,
+            SleepCoordinatorRequest: self._coordinators.fall_asleep,
+            AlterPartitionRequest: self._isr_changes.change_isr,
+            ResignLeaderRequest: self._isr_changes.resign,
+            SleepPartitionRequest: self._sleeping.propose,
+            WakePartitionsRequest: self._wakes.wake,
+            CreateTopicRequest: self._topics.create,
+            DeleteTopicRequest: self._topics.delete,
+            AlterTopicConfigRequest: self._topics.alter_config,
+            AlterClusterConfigRequest: self._cluster_settings.alter,
+            DescribeConfigsRequest: self._topics.describe_configs,
+            CreatePartitionsRequest: self._topics.create_partitions,
+            AlterPartitionReassignmentsRequest: self._moves.alter,
+            ListPartitionReassignmentsRequest: self._moves.listed,
+            ElectLeadersRequest: self._elections.elect,
+            StopBrokerRequest: self._shutdown.stop,
+            ResumeBrokerRequest: self._shutdown.resume,
+            RaiseFeatureLevelRequest: raise_feature_level,
+            AllocateProducerIdsRequest: self._coordinators.producer_ids,
+            EnsureCoordinatorRequest: self._coordinators.ensure,
+            EnsureInternalTopicRequest: self._internal_topics.ensure,
+            DescribeClusterRequest: self._describe,
+        }
+
+    def _check_endpoint(self, message: ControllerRequest) -> None:
+        """Refuse a registration without an endpoint: port 0 means "does not run" in the records."""
+        if isinstance(message, RegisterBrokerRequest | RegisterReplicaRequest | RegisterCoordinatorRequest) and not (
+            message.host and 0 < message.port < 65_536
+        ):
+            raise InvalidRequest(f"{message.host!r}:{message.port} is no endpoint; register after the server listens.")
+
+    def _heartbeat(self, event: Received[SessionHeartbeatRequest], decision: ControllerDecision) -> None:
+        session, message = event.sender.session, event.message
+        self._sessions.stated(session, message.vouched, message.notes, decision.now_ms)
+        self._sessions.heartbeat(session, decision.now_ms)
+        self._sessions.reported(session, message.disk_hanging_ms)
+        self._sessions.dozed(session, message.dozing)
+        self._sessions.damaged(session, message.damage, is_mended=message.is_mended)
+
+    def _describe(self, event: Received[DescribeClusterRequest], decision: ControllerDecision) -> None:
+        decision.reply(event.request, self._description())
 
     def _time_passed(self, decision: ControllerDecision) -> None:
         silent = self._sessions.silent_since(decision.now_ms - self._settings.session_timeout_ms)
@@ -364,7 +350,7 @@ class ControllerMachine:
             "sessions": len(self._sessions),
             "leaderless_partitions": leaderless,
             "under_replicated_partitions": under_replicated,
-            "reassigning_partitions": [str(state.partition) for state in image.partitions() if is_moving(state)],
+            "reassigning_partitions": [str(state.partition) for state in image.partitions() if state.is_moving],
             "unclean_partitions": [
                 [str(state.partition), state.unclean_leader_epoch]
                 for state in image.partitions()

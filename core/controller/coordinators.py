@@ -18,19 +18,22 @@ from raylog.base.ids import ProducerId
 from raylog.core.config import sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
-    CoordinatorRegistrationReceived,
-    CoordinatorRequested,
-    CoordinatorSleepProposed,
     EndCoordinator,
-    ProducerIdsRequested,
     RequestSleep,
     StartCoordinator,
 )
 from raylog.core.controller.sessions import CoordinatorMember
 from raylog.core.controller.topics import Topics
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import Coordinator
 from raylog.core.metadata.records import CoordinatorPlaced, ProducerIdsAllocated
-from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.received import Received
+from raylog.protocol.controller import (
+    AllocateProducerIdsRequest,
+    EnsureCoordinatorRequest,
+    RegisterCoordinatorRequest,
+    SleepCoordinatorRequest,
+)
 
 INTERNAL_TOPICS: Mapping[str, str] = {"group": "__consumer_offsets", "transaction": "__transaction_state"}
 """The topic behind each kind of coordinator; coordinator ``i`` writes to its partition ``i``."""
@@ -72,28 +75,29 @@ class Coordinators:
         self._started_ms: dict[tuple[str, int], int] = {}
         """When each coordinator was last started, until it registers; by kind and index."""
 
-    def ensure(self, event: CoordinatorRequested, decision: ControllerDecision) -> None:
+    def ensure(self, event: Received[EnsureCoordinatorRequest], decision: ControllerDecision) -> None:
         """Start a coordinator unless it runs; its topic is created on first use.
 
         Its partition wakes at the same time: a coordinator begins with an append.
         """
-        name = topic_behind(event.kind)
+        kind, index = event.message.kind, event.message.index
+        name = topic_behind(kind)
         if name not in decision.image.topics:
             if not decision.image.online_brokers():
                 raise CoordinatorNotAvailable("No broker is online that could hold the coordinator's topic; try again.")
-            self._create_topic(event.kind, name, decision)
+            self._create_topic(kind, name, decision)
         count = len(decision.image.topics[name].partitions)
-        if not 0 <= event.index < count:
-            error = InvalidRequest(f"There are {count} {event.kind} coordinators; {event.index} is not one of them.")
+        if not 0 <= index < count:
+            error = InvalidRequest(f"There are {count} {kind} coordinators; {index} is not one of them.")
             decision.refuse(event.request, error)
             return
-        key = (event.kind, event.index)
+        key = (kind, index)
         if decision.sessions.of(CoordinatorMember(*key)) is None:
             started = self._started_ms.get(key)
             if started is None or decision.now_ms - started >= START_RETRY_MS:
                 self._started_ms[key] = decision.now_ms
-                self._wakes.wake_if_room(decision.image.topics[name].partitions[event.index], decision)
-                decision.after_sync.append(StartCoordinator(cause=event.cause, kind=event.kind, index=event.index))
+                self._wakes.wake_if_room(decision.image.topics[name].partitions[index], decision)
+                decision.after_sync.append(StartCoordinator(cause=event.cause, kind=kind, index=index))
         decision.reply(event.request, [])
 
     def _create_topic(self, kind: str, name: str, decision: ControllerDecision) -> None:
@@ -104,52 +108,59 @@ class Coordinators:
             wanted = settings.transaction_state_log_replication_factor
         self._topics.create_internal(name, count, wanted, INTERNAL_TOPIC_CONFIG, decision)
 
-    def register(self, event: CoordinatorRegistrationReceived, decision: ControllerDecision) -> None:
+    def register(self, event: Received[RegisterCoordinatorRequest], decision: ControllerDecision) -> None:
         """Register a coordinator: a new incarnation gets the next epoch, the present one keeps its epoch."""
-        key = (event.kind, event.index)
-        topic = decision.image.topics.get(topic_behind(event.kind))
-        if topic is None or not 0 <= event.index < len(topic.partitions):
-            raise CoordinatorNotAvailable(f"There is no partition for {event.kind} coordinator {event.index}.")
+        message, session = event.message, event.sender.session
+        key = (message.kind, message.index)
+        topic = decision.image.topics.get(topic_behind(message.kind))
+        if topic is None or not 0 <= message.index < len(topic.partitions):
+            raise CoordinatorNotAvailable(f"There is no partition for {message.kind} coordinator {message.index}.")
         held = decision.image.coordinators.get(key)
-        if event.epoch != -1 and (held is None or held.epoch != event.epoch):
+        if message.epoch != -1 and (held is None or held.epoch != message.epoch):
             raise StaleBrokerEpoch(
-                f"A newer life of {event.kind} coordinator {event.index} is registered; this process has to end."
+                f"A newer life of {message.kind} coordinator {message.index} is registered; this process has to end."
             )
         member = CoordinatorMember(*key)
-        decision.supersede(event.session, member)
-        epoch = event.epoch
+        decision.supersede(session, member)
+        epoch = message.epoch
         producer_id = held.producer_id if held is not None else ProducerId(-1)
         if epoch == -1:
             epoch = held.epoch + 1 if held is not None else 0
             if held is None or not keeps_producer(held.epoch, epoch):
                 producer_id = self._allocate(1, decision)
         placed = Coordinator(
-            kind=event.kind, index=event.index, epoch=epoch, producer_id=producer_id, host=event.host, port=event.port
+            kind=message.kind,
+            index=message.index,
+            epoch=epoch,
+            producer_id=producer_id,
+            host=message.host,
+            port=message.port,
         )
         if placed != held:
             self._place(placed, decision)
-        decision.sessions.open(event.session, member, epoch, decision.now_ms)
+        decision.sessions.open(session, member, epoch, decision.now_ms)
         self._started_ms.pop(key, None)
         config = dict(decision.image.config)
         decision.reply(event.request, [epoch, producer_id, epoch % PRODUCER_EPOCHS, config])
 
-    def fall_asleep(self, event: CoordinatorSleepProposed, decision: ControllerDecision) -> None:
+    def fall_asleep(self, event: Received[SleepCoordinatorRequest], decision: ControllerDecision) -> None:
         """End a coordinator that proposes its own end. The next request for it starts another one, in the next epoch.
 
         Raises StaleBrokerEpoch for another incarnation than the registered one, and InvalidRequest when the
         configuration forbids it to sleep: the coordinator may still have an older configuration.
         """
-        member = CoordinatorMember(event.kind, event.index)
+        kind, index, epoch = event.message.kind, event.message.index, event.message.epoch
+        member = CoordinatorMember(kind, index)
         session = decision.sessions.of(member)
-        if session is None or session.number != event.session or session.life != event.epoch:
-            raise StaleBrokerEpoch(f"{event.kind} coordinator {event.index} is not registered in epoch {event.epoch}.")
-        topic = decision.image.topics[topic_behind(event.kind)]
+        if session is None or session.number != event.sender.session or session.life != epoch:
+            raise StaleBrokerEpoch(f"{kind} coordinator {index} is not registered in epoch {epoch}.")
+        topic = decision.image.topics[topic_behind(kind)]
         if sleep_after_ms(topic.config, decision.image.config) < 0:
             raise InvalidRequest(f"The coordinators of {topic.name} do not sleep, because its partitions do not.")
         decision.sessions.close(session.number)
         self.lost(member, decision)
         decision.reply(event.request, [])
-        decision.after_sync.append(EndCoordinator(cause=event.cause, kind=event.kind, index=event.index))
+        decision.after_sync.append(EndCoordinator(cause=event.cause, kind=kind, index=index))
 
     def rest(self, decision: ControllerDecision) -> None:
         """Have every coordinator that is not in use propose its own end."""
@@ -175,12 +186,13 @@ class Coordinators:
             if decision.sessions.of(member) is None:
                 self.lost(member, decision)
 
-    def producer_ids(self, event: ProducerIdsRequested, decision: ControllerDecision) -> None:
+    def producer_ids(self, event: Received[AllocateProducerIdsRequest], decision: ControllerDecision) -> None:
         """Hand out a block of producer ids; no id is ever handed out twice."""
-        if not 1 <= event.count <= PRODUCER_IDS_MAX:
-            raise InvalidRequest(f"One request may take 1 to {PRODUCER_IDS_MAX} producer ids, not {event.count}.")
-        first = self._allocate(event.count, decision)
-        decision.reply(event.request, [first, event.count])
+        count = event.message.count
+        if not 1 <= count <= PRODUCER_IDS_MAX:
+            raise InvalidRequest(f"One request may take 1 to {PRODUCER_IDS_MAX} producer ids, not {count}.")
+        first = self._allocate(count, decision)
+        decision.reply(event.request, [first, count])
 
     def _allocate(self, count: int, decision: ControllerDecision) -> ProducerId:
         first = decision.image.next_producer_id

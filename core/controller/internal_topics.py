@@ -13,9 +13,10 @@ from raylog.base.errors import InvalidRequest, LeaderNotAvailable, did_you_mean
 from raylog.core.config import ClusterConfig
 from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.topics import Topics
+from raylog.core.received import Received
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.protocol.admin import EnsureInternalTopicRequest
 
 SHARE_STATE_TOPIC: Final = "__share_state"
 UNDELIVERABLE_TOPIC: Final = "__undeliverable"
@@ -61,19 +62,20 @@ class InternalTopics:
         """Topics are made by ``topics``; they have as many replicas as `__consumer_offsets`."""
         self._topics = topics
 
-    def ensure(self, event: InternalTopicRequested, decision: ControllerDecision) -> None:
+    def ensure(self, event: Received[EnsureInternalTopicRequest], decision: ControllerDecision) -> None:
         """Create a topic unless it exists, and reply with its id and its number of partitions.
 
         Raises InvalidRequest for another name.
         """
-        wanted = ON_FIRST_USE.get(event.topic)
+        name = event.message.topic
+        wanted = ON_FIRST_USE.get(name)
         if wanted is None:
-            raise InvalidRequest(did_you_mean("internal topic", event.topic, ON_FIRST_USE))
-        if event.topic not in decision.image.topics:
+            raise InvalidRequest(did_you_mean("internal topic", name, ON_FIRST_USE))
+        if name not in decision.image.topics:
             if not decision.image.online_brokers():
-                raise LeaderNotAvailable(f"No broker is online that could hold {event.topic}; try again.")
+                raise LeaderNotAvailable(f"No broker is online that could hold {name}; try again.")
             settings = decision.image.settings
             replicas, partitions = settings.offsets_topic_replication_factor, wanted.partitions(settings)
-            self._topics.create_internal(event.topic, partitions, replicas, wanted.config, decision)
-        topic = decision.image.topics[event.topic]
+            self._topics.create_internal(name, partitions, replicas, wanted.config, decision)
+        topic = decision.image.topics[name]
         decision.reply(event.request, [topic.topic_id, len(topic.partitions)])

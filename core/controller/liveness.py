@@ -20,7 +20,7 @@ from raylog.core.controller.decision import ControllerDecision, ControllerSettin
 from raylog.core.controller.events import (
     Warn,
 )
-from raylog.core.controller.leading.leadership import (
+from raylog.core.controller.leadership import (
     Standing,
     min_insync,
     settle,
@@ -30,7 +30,6 @@ from raylog.core.controller.leading.leadership import (
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Sessions
 from raylog.core.metadata.image import MetadataImage, partition_changed, replica_placed
 from raylog.core.metadata.records import BrokerOffline
-from raylog.core.metadata.warnings import unclean_election
 from raylog.core.partition import PartitionState, ReplicaPlace
 
 WOKEN_LEADER_WAIT_MS = 5_000
@@ -245,7 +244,7 @@ class Liveness:
             decision.after_sync.append(
                 Warn(
                     cause=decision.cause,
-                    warning=unclean_election(state, after),
+                    warning=_unclean_election(state, after),
                 )
             )
 
@@ -318,10 +317,9 @@ class Liveness:
         return Standing.AWAITED if self.in_grace else Standing.OFFLINE
 
 
-def known_replica(
-    image: MetadataImage, topic_id: str, partition: TopicPartition, broker: BrokerId
-) -> tuple[PartitionState, ReplicaPlace]:
+def known_replica(image: MetadataImage, member: ReplicaMember) -> tuple[PartitionState, ReplicaPlace]:
     """Return a replica's partition and place; raises UnknownTopicId and UnknownTopicOrPartition."""
+    topic_id, partition, broker = member.topic_id, member.partition, member.broker
     if image.topic(partition.topic, topic_id) is None:
         raise UnknownTopicId(f"Topic {partition.topic!r} with id {topic_id} does not exist; it was deleted.")
     state = image.partition(partition, topic_id)
@@ -329,3 +327,12 @@ def known_replica(
     if state is None or place is None:
         raise UnknownTopicOrPartition(f"Broker {broker} holds no replica of {partition}.")
     return state, place
+
+
+def _unclean_election(before: PartitionState, after: PartitionState) -> str:
+    """Return the warning about a leader from outside the ISR and the eligible replicas."""
+    return (
+        f"Unclean election: broker {after.leader} leads {after.partition} from epoch {after.leader_epoch} on, from "
+        f"outside its ISR {list(before.isr)} and its eligible replicas {list(before.elr)}. Acknowledged records at the "
+        "end of the partition may be missing."
+    )

@@ -11,6 +11,7 @@ from raylog.base.errors import BrokerIdNotRegistered
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.base.invariants import require
 from raylog.core.controller.events import SessionId
+from raylog.protocol.controller import ReplicaNote, ReplicaRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class ReplicaMember:
     topic_id: str
     partition: TopicPartition
     broker: BrokerId
+
+    @classmethod
+    def of(cls, message: ReplicaRequest) -> ReplicaMember:
+        """Return the replica that a request names as its sender."""
+        return cls(message.topic_id, TopicPartition(message.topic, message.partition), BrokerId(message.broker))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +158,21 @@ class Sessions:
             session.damage, session.is_mended = damage, is_mended
 
     def stated(
-        self, number: SessionId, vouched: Iterable[int] | None, notes: Iterable[tuple[int, int, int]], now_ms: int
+        self, number: SessionId, vouched: Iterable[int] | None, notes: Iterable[ReplicaNote], now_ms: int
     ) -> None:
         """Note what a broker states about its replicas, before its heartbeat itself is noted.
 
-        ``vouched`` None: the same replicas as before. ``notes``: (incarnation, milliseconds of silence, milliseconds of
-        a hanging disk) of some.
+        ``vouched`` None: the same replicas as before. ``notes`` are about some of them.
         """
         broker = self._brokers.get(number)
         if broker is None:
             return
         silent: dict[int, int] = {}
         hanging: dict[int, int] = {}
-        for life, silent_ms, disk_hanging_ms in notes:
-            if silent_ms > 0:
-                silent[life] = now_ms - silent_ms
-            hanging[life] = disk_hanging_ms
+        for note in notes:
+            if note.silent_ms > 0:
+                silent[note.incarnation] = now_ms - note.silent_ms
+            hanging[note.incarnation] = note.disk_hanging_ms
         if vouched is not None:
             before, broker.vouched = broker.vouched, frozenset(vouched)
             self._withdraw(broker, before - broker.vouched, silent)

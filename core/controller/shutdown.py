@@ -9,11 +9,12 @@ from __future__ import annotations
 from raylog.base.errors import InvalidRequest, StopRefused
 from raylog.base.ids import BrokerId
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import ResumeBrokerReceived, StopBrokerReceived
-from raylog.core.controller.leading.leadership import Standing, min_insync
+from raylog.core.controller.leadership import Standing, min_insync
 from raylog.core.controller.liveness import Liveness
 from raylog.core.metadata.records import BrokerResumed, BrokerStopped
 from raylog.core.partition import PartitionState
+from raylog.core.received import Received
+from raylog.protocol.admin import ResumeBrokerRequest, StopBrokerRequest
 
 NAMED_MAX = 10
 """Partitions that a message names before it ends with "and n more"."""
@@ -26,20 +27,20 @@ class Shutdown:
         """``liveness`` moves the leaders."""
         self._liveness = liveness
 
-    def stop(self, event: StopBrokerReceived, decision: ControllerDecision) -> None:
+    def stop(self, event: Received[StopBrokerRequest], decision: ControllerDecision) -> None:
         """Mark a broker as stopped and move its leaders.
 
         Answers [number of partitions that it led, partitions without a leader, partitions that refuse ``acks=all``].
         Raises StopRefused when partitions would have no leader or refuse writes (unless forced), and when the metadata
         would lose its majority (always).
         """
-        broker = self._known(event.broker, decision)
+        broker = self._known(BrokerId(event.message.broker), decision)
         self._check_majority(broker, decision)  # also when it is stopped already: its processes may not have ended
         if decision.image.is_stopped(broker):
             decision.reply(event.request, [0, [], []])
             return
         leaderless, below = self._costs(broker, decision)
-        if (leaderless or below) and not event.force:
+        if (leaderless or below) and not event.message.force:
             raise StopRefused(
                 f"Broker {broker} was not stopped. {_sentences(leaderless, below)}Add replicas first, wait until "
                 "others are in sync, or force it (--force).",
@@ -56,9 +57,9 @@ class Shutdown:
             [led, [str(state.partition) for state in leaderless], [str(state.partition) for state in below]],
         )
 
-    def resume(self, event: ResumeBrokerReceived, decision: ControllerDecision) -> None:
+    def resume(self, event: Received[ResumeBrokerRequest], decision: ControllerDecision) -> None:
         """Resume a broker; no effect on one that was not stopped."""
-        broker = self._known(event.broker, decision)
+        broker = self._known(BrokerId(event.message.broker), decision)
         if decision.image.is_stopped(broker):
             decision.write(BrokerResumed(broker=broker))
             for state in list(decision.image.partitions()):

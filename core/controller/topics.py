@@ -20,17 +20,11 @@ from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_confi
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings
-from raylog.core.controller.events import (
-    AlterTopicConfigReceived,
-    CreatePartitionsReceived,
-    CreateTopicReceived,
-    DeleteTopicReceived,
-    DescribeConfigsReceived,
-    StopReplica,
-)
-from raylog.core.controller.leading.placement import Assignment, place_replicas
+from raylog.core.controller.events import StopReplica
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.placement import Assignment, place_replicas
 from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.controller.wake_queue import WakeQueue, has_too_much
 from raylog.core.forwarding.settings import expires
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metadata.records import (
@@ -40,7 +34,14 @@ from raylog.core.metadata.records import (
     TopicCreated,
     TopicDeleted,
 )
-from raylog.core.sleeping.queue import WakeQueue, has_too_much
+from raylog.core.received import Received
+from raylog.protocol.admin import (
+    AlterTopicConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeConfigsRequest,
+)
 
 TOPIC_NAME_LENGTH_MAX = 249
 """Kafka's limit: with ``-`` and a partition number the name must fit into a file name."""
@@ -80,29 +81,30 @@ class Topics:
         self._liveness = liveness
         self._wakes = wakes
 
-    def create(self, event: CreateTopicReceived, decision: ControllerDecision) -> None:
+    def create(self, event: Received[CreateTopicRequest], decision: ControllerDecision) -> None:
         """Create a topic for a client; answers [topic id], or [""] when the request is only validated."""
-        if event.topic.startswith(INTERNAL_PREFIX):
+        message, name = event.message, event.message.topic
+        if name.startswith(INTERNAL_PREFIX):
             raise InvalidTopic(f"Names that begin with {INTERNAL_PREFIX!r} are Raylog's own; choose another one.")
         topics = decision.image.topics
-        if event.topic in topics:
-            raise TopicAlreadyExists(f"Topic {event.topic!r} exists.")
-        validate_topic_name(event.topic, topics)
+        if name in topics:
+            raise TopicAlreadyExists(f"Topic {name!r} exists.")
+        validate_topic_name(name, topics)
         settings = decision.image.settings
-        if event.assignment is None:
-            count = settings.num_partitions if event.partitions == -1 else event.partitions
-            factor = event.replication_factor
+        if message.assignments is None:
+            count = settings.num_partitions if message.num_partitions == -1 else message.num_partitions
+            factor = message.replication_factor
             factor = settings.default_replication_factor if factor == -1 else factor
             assignment = self.placed(count, factor, decision)
         else:
-            assignment = self.given(event.assignment, event.partitions, event.replication_factor, decision)
-        config = _checked_config(event.config, len(assignment[0]))
-        check_expiry(event.topic, config)
+            assignment = self.given(message.assignments, message.num_partitions, message.replication_factor, decision)
+        config = _checked_config(message.configs, len(assignment[0]))
+        check_expiry(name, config)
         self._check_room(config, assignment, decision.image)
-        if event.validate_only:
+        if message.validate_only:
             decision.reply(event.request, [""])
             return
-        decision.reply(event.request, [self._write(event.topic, config, assignment, decision)])
+        decision.reply(event.request, [self._write(name, config, assignment, decision)])
 
     def create_internal(
         self, name: str, count: int, wanted: int, config: Mapping[str, object], decision: ControllerDecision
@@ -112,13 +114,11 @@ class Topics:
         assignment = self.placed(count, factor, decision)
         self._write(name, _checked_config(config, factor), assignment, decision)
 
-    def delete(self, event: DeleteTopicReceived, decision: ControllerDecision) -> None:
+    def delete(self, event: Received[DeleteTopicRequest], decision: ControllerDecision) -> None:
         """Delete a topic and stop its replicas."""
-        topic = decision.image.topics.get(event.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
+        topic = _known(event.message.topic, decision.image)
         if topic.internal:
-            raise InvalidRequest(f"{event.topic!r} is Raylog's own and cannot be deleted.")
+            raise InvalidRequest(f"{topic.name!r} is Raylog's own and cannot be deleted.")
         decision.write(TopicDeleted(topic_id=topic.topic_id, topic=topic.name))
         for state in topic.partitions:
             self._liveness.forget(state.partition)
@@ -130,19 +130,18 @@ class Topics:
                     decision.after_sync.append(StopReplica(cause=event.cause, session=session.number, reason=reason))
         decision.reply(event.request, [])
 
-    def alter_config(self, event: AlterTopicConfigReceived, decision: ControllerDecision) -> None:
+    def alter_config(self, event: Received[AlterTopicConfigRequest], decision: ControllerDecision) -> None:
         """Change a topic's own settings; settings that are not named stay unchanged."""
-        topic = decision.image.topics.get(event.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, decision.image.topics))
-        both = sorted(set(event.set) & set(event.delete))
+        topic = _known(event.message.topic, decision.image)
+        message = event.message
+        both = sorted(set(message.set) & set(message.delete))
         if both:
             raise InvalidConfig(f"{both[0]!r} is both set and deleted; do one of the two.")
-        validate_topic_config(dict.fromkeys(event.delete), defaults_only=True)
-        kept = {key: value for key, value in topic.config.items() if key not in event.delete}
+        validate_topic_config(dict.fromkeys(message.delete), defaults_only=True)
+        kept = {key: value for key, value in topic.config.items() if key not in message.delete}
         factor = min(state.replication_factor for state in topic.partitions)
-        config = _checked_config({**kept, **event.set}, factor)
-        check_expiry(event.topic, config)
+        config = _checked_config({**kept, **message.set}, factor)
+        check_expiry(topic.name, config)
         before_ms, after_ms = (sleep_after_ms(each, decision.image.config) for each in (topic.config, config))
         stays_awake = after_ms < 0 <= before_ms
         if stays_awake:
@@ -154,7 +153,7 @@ class Topics:
             works_now = (after.compacts and not before.compacts) or (expires(config) and config != topic.config)
             for state in list(topic.partitions):
                 has_records = state.asleep is not None and state.asleep.size_bytes > 0
-                removes = (works_now and has_records) or has_too_much(state, decision.image.topics[event.topic])
+                removes = (works_now and has_records) or has_too_much(state, decision.image.topics[topic.name])
                 if stays_awake or removes:  # to stay awake, or to remove records or send them on
                     self._wakes.add(state)
                 # An unclean election may have just been allowed.
@@ -162,15 +161,13 @@ class Topics:
             self._wakes.time_passed(decision)
         decision.reply(event.request, [])
 
-    def describe_configs(self, event: DescribeConfigsReceived, decision: ControllerDecision) -> None:
+    def describe_configs(self, event: Received[DescribeConfigsRequest], decision: ControllerDecision) -> None:
         """Answer with every setting of a topic or of the cluster, and where it comes from."""
         image = decision.image
-        if event.topic is None:
+        if event.message.topic is None:
             decision.reply(event.request, [list(row) for row in describe_cluster(image.values, image.topics)])
             return
-        topic = image.topics.get(event.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        topic = _known(event.message.topic, image)
         factor = min(state.replication_factor for state in topic.partitions)
         decision.reply(event.request, [list(row) for row in describe_topic(topic.config, image.config, factor)])
 
@@ -206,32 +203,30 @@ class Topics:
         if not _begin_asleep(config, image):
             check_awake(added, image)
 
-    def create_partitions(self, event: CreatePartitionsReceived, decision: ControllerDecision) -> None:
+    def create_partitions(self, event: Received[CreatePartitionsRequest], decision: ControllerDecision) -> None:
         """Add partitions for a client; records that are there already stay where they are."""
         image = decision.image
-        topic = image.topics.get(event.topic)
-        if topic is None:
-            raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        topic = _known(event.message.topic, image)
         if topic.internal:
             raise InvalidRequest(
-                f"{event.topic!r} is Raylog's own and keeps its number of partitions: its records are found by it."
+                f"{topic.name!r} is Raylog's own and keeps its number of partitions: its records are found by it."
             )
-        present = len(topic.partitions)
-        if event.total < present:
+        present, total = len(topic.partitions), event.message.count
+        if total < present:
             raise InvalidPartitions(
-                f"Topic {event.topic!r} has {present} partitions and cannot have {event.total}: partitions are never "
+                f"Topic {topic.name!r} has {present} partitions and cannot have {total}: partitions are never "
                 "taken away, because their records would be lost."
             )
-        if event.total == present:
-            raise InvalidPartitions(f"Topic {event.topic!r} has {present} partitions already: name a larger total.")
-        if event.total > PARTITIONS_MAX:
-            raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {event.total}.")
-        added = event.total - present
+        if total == present:
+            raise InvalidPartitions(f"Topic {topic.name!r} has {present} partitions already: name a larger total.")
+        if total > PARTITIONS_MAX:
+            raise InvalidPartitions(f"A topic has 1 to {PARTITIONS_MAX} partitions, not {total}.")
+        added = total - present
         factor = topic.partitions[0].replication_factor
-        if event.assignment is None:
+        if event.message.assignments is None:
             assignment = self.placed(added, factor, decision)
         else:
-            assignment = self.given(event.assignment, added, factor, decision)
+            assignment = self.given(event.message.assignments, added, factor, decision)
         self._check_room(topic.config, assignment, image)
         decision.write(PartitionsAdded(topic_id=topic.topic_id, topic=topic.name, partitions=assignment))
         self._begin(topic, present, decision)
@@ -258,7 +253,7 @@ class Topics:
 
     def given(
         self,
-        assignment: Sequence[Sequence[BrokerId]],
+        assignment: Sequence[Sequence[int]],
         partitions: int,
         replication_factor: int,
         decision: ControllerDecision,
@@ -280,7 +275,14 @@ class Topics:
             missing = [broker for broker in brokers if broker not in known]
             if missing:
                 raise InvalidRequest(f"Partition {number} is assigned to broker {missing[0]}, which never registered.")
-        return tuple(tuple(brokers) for brokers in assignment)
+        return tuple(tuple(BrokerId(broker) for broker in brokers) for brokers in assignment)
+
+
+def _known(name: str, image: MetadataImage) -> TopicImage:
+    topic = image.topics.get(name)
+    if topic is None:
+        raise UnknownTopicOrPartition(did_you_mean("topic", name, image.topics))
+    return topic
 
 
 def check_awake(added: Mapping[BrokerId, int], image: MetadataImage, config: Mapping[str, str] | None = None) -> None:

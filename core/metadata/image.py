@@ -221,7 +221,7 @@ def partition_changed(state: PartitionState) -> PartitionChanged:
     )
     if state.asleep is None:
         return changed
-    fields = {name: getattr(changed, name) for name in PartitionChanged.__dataclass_fields__}
+    fields = {name: getattr(changed, name) for name in changed.__struct_fields__}
     return PartitionAsleep(**fields, asleep=state.asleep.to_row())
 
 

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from unittest.mock import patch
 
-from raylog.actors.controller import server
-from raylog.actors.controller.requests import event_for
-from raylog.core.controller.events import Event
+from raylog.actors.controller.runner import ControllerRunner
+from raylog.core.controller.events import ControllerRequest
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember
 from raylog.protocol.controller import SessionHeartbeatRequest
-from raylog.protocol.message import Message
+from raylog.rpc import Request
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually
@@ -22,17 +21,20 @@ QUICK = {"broker.session.timeout.ms": "1000", "broker.heartbeat.interval.ms": "1
 
 
 @contextmanager
-def counted(cluster: LocalCluster) -> Iterator[Counter[str]]:
+def counted() -> Iterator[Counter[str]]:
     """Count the requests that become events of the controller: heartbeats by the kind of member, others by method."""
     counts: Counter[str] = Counter()
 
-    def counting(args: Message, session: int, number: int, now_ms: int) -> Event:
-        found = cluster.running()._running().machine._sessions.get(session)
-        is_heartbeat = isinstance(args, SessionHeartbeatRequest) and found is not None
-        counts[type(found.member if is_heartbeat and found is not None else args).__name__] += 1
-        return event_for(args, session, number, now_ms)
+    def counting(
+        runner: ControllerRunner[Request], number: int, method: str, message: ControllerRequest, session: int
+    ) -> None:
+        found = runner.machine._sessions.get(session)
+        is_heartbeat = isinstance(message, SessionHeartbeatRequest) and found is not None
+        counts[type(found.member if is_heartbeat and found is not None else message).__name__] += 1
+        feed(runner, number, method, message, session)
 
-    with patch.object(server, "event_for", counting):
+    feed = ControllerRunner._feed
+    with patch.object(ControllerRunner, "_feed", counting):
         yield counts
 
 
@@ -43,7 +45,7 @@ async def rested(cluster: LocalCluster) -> None:
 
 async def requests_in(cluster: LocalCluster, heartbeats: int) -> Counter[str]:
     """Return the requests that the controller receives in the time of so many heartbeats of its brokers."""
-    with counted(cluster) as counts:
+    with counted() as counts:
         await eventually(lambda: counts[BrokerMember.__name__] >= heartbeats)
         return Counter(counts)
 
@@ -78,7 +80,7 @@ async def test_replicas_speak_while_their_broker_is_away_and_rest_again(cluster:
     await talk.create("t", partitions=3)
     await rested(cluster)
     before = cluster.running().image.topics["t"].partitions
-    with counted(cluster) as counts:
+    with counted() as counts:
         await cluster.stop_broker(1)
         # For longer than the session timeout by the clock of the other brokers.
         await eventually(lambda: counts[BrokerMember.__name__] >= 2 * 25 and counts[ReplicaMember.__name__] >= 3 * 10)

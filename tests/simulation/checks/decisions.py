@@ -17,8 +17,9 @@ from raylog.core.decision import Reply
 from raylog.core.metadata.records import MetadataRecord, PartitionChanged, PartitionsAdded, ReplicaPlaced, TopicCreated
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace
+from raylog.core.received import Received
 from tests.simulation.checks.duties import Duties, has_port, is_able
-from tests.simulation.checks.signs import Signs
+from tests.simulation.checks.signs import Signs, session_of
 from tests.simulation.world import Violation
 
 Step = Outbox[ctl.Effect]
@@ -133,9 +134,9 @@ class Decisions:
             if effect.from_version != self._version or list(effect.records) != list(records):
                 raise Violation(self.RULE, f"{records} follow version {self._version}, and {effect} is sent")
         self._version = image.version
-        requested_by = getattr(event, "session", None)
+        requested_by = session_of(event)
         for session in self._machine._sessions:
-            is_new = session.number == requested_by and isinstance(event, ctl.BrokerRegistrationReceived)
+            is_new = session.number == requested_by
             if isinstance(session.member, BrokerMember) and not is_new and session.number not in reached:
                 raise Violation(self.RULE, f"{session.member} does not get {records}")
 
@@ -145,7 +146,7 @@ class Decisions:
             effect.session: effect.state for effect in out.after_sync if isinstance(effect, ctl.SendPartitionState)
         }
         answers = [effect.result for effect in out.after_sync if isinstance(effect, Reply)]
-        requested_by = getattr(event, "session", None)
+        requested_by = session_of(event)
         for place in state.places:
             session = self._machine._sessions.of(ReplicaMember(state.topic_id, state.partition, place.broker))
             if session is None or notified.get(session.number) == state:
@@ -156,7 +157,7 @@ class Decisions:
 
     def _are_placed(self, event: ctl.Event, record: TopicCreated | PartitionsAdded) -> None:
         """New partitions lie on brokers that run, on as many nodes as there are, and lead on all of them in turn."""
-        if getattr(event, "assignment", None) is not None:
+        if isinstance(event, Received) and getattr(event.message, "assignments", None) is not None:
             return
         image = self._machine.image
         able = {broker.broker: broker.node_id for broker in image.online_brokers() if not broker.stopped}

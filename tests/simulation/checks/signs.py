@@ -6,13 +6,13 @@ its own requests, a replica also by the statements of its broker.
 
 from __future__ import annotations
 
-from typing import Any
-
 from raylog.base.ids import BrokerId
 from raylog.core.controller import events as ctl
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.sessions import BrokerMember, Member, ReplicaMember
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
+from raylog.protocol.controller import SessionHeartbeatRequest
 from tests.simulation.world import Violation
 
 
@@ -38,18 +38,19 @@ class Signs:
     def stepped(self, event: ctl.Event, out: Outbox[ctl.Effect]) -> None:
         """Take an event, and check which sessions the step ended."""
         self._forgive(event.now_ms)
-        number: Any = getattr(event, "session", None)
-        if number in self._own_ms:
+        number = session_of(event)
+        message = event.message if isinstance(event, Received) else None
+        if number is not None and number in self._own_ms:
             self._own_ms[number] = event.now_ms
-            if isinstance(event, ctl.SessionHeartbeat):
-                self._state(event)
+            if isinstance(message, SessionHeartbeatRequest):
+                self._state(message, number, event.now_ms)
         for effect in out.after_sync:
             if isinstance(effect, ctl.CloseSession) and effect.reason.startswith("no heartbeat"):
                 silent_ms = event.now_ms - self._last_ms(effect.session)
                 if silent_ms <= self._timeout_ms:
                     member = self._members[effect.session]
                     raise Violation(self.RULE, f"{member} was seen {silent_ms} ms ago, and its session is over")
-        if not isinstance(event, ctl.SessionHeartbeat):
+        if not isinstance(message, SessionHeartbeatRequest):
             self._compare(number, event.now_ms)
         if isinstance(event, ctl.Tick):
             for number in self._members:
@@ -67,18 +68,18 @@ class Signs:
                 for key in times:
                     times[key] += pause_ms  # type: ignore[index]
 
-    def _state(self, event: ctl.SessionHeartbeat) -> None:
-        member, _ = self._members[event.session]
+    def _state(self, message: SessionHeartbeatRequest, session: int, now_ms: int) -> None:
+        member, _ = self._members[session]
         if not isinstance(member, BrokerMember):
             return
-        before = self._stated.get(event.session, frozenset())
-        stated = before if event.vouched is None else frozenset(event.vouched)
-        self._stated[event.session] = stated
+        before = self._stated.get(session, frozenset())
+        stated = before if message.vouched is None else frozenset(message.vouched)
+        self._stated[session] = stated
         for life in stated:
-            self._vouched_ms[member.broker, life] = event.now_ms
-        for life, silent_ms, _ in event.notes:
-            if silent_ms and life in before - stated:
-                self._vouched_ms[member.broker, life] = event.now_ms - silent_ms
+            self._vouched_ms[member.broker, life] = now_ms
+        for note in message.notes:
+            if note.silent_ms and note.incarnation in before - stated:
+                self._vouched_ms[member.broker, note.incarnation] = now_ms - note.silent_ms
 
     def _last_ms(self, number: int) -> int:
         member, life = self._members[number]
@@ -87,14 +88,23 @@ class Signs:
             return max(own_ms, self._vouched_ms.get((member.broker, life), own_ms))
         return own_ms
 
-    def _compare(self, opened: Any, now_ms: int) -> None:
+    def _compare(self, opened: int | None, now_ms: int) -> None:
         """Take over which sessions there are after the step."""
         sessions = self._machine._sessions
         for number in [number for number in self._members if sessions.get(number) is None]:
             for table in (self._members, self._own_ms, self._stated):
                 table.pop(number, None)
-        session = sessions.get(opened) if isinstance(opened, int) else None
+        session = None if opened is None else sessions.get(opened)
         if session is not None and self._members.get(session.number) != (session.member, session.life):
             self._members[session.number] = (session.member, session.life)
             self._own_ms[session.number] = now_ms
             self._stated.pop(session.number, None)
+
+
+def session_of(event: ctl.Event) -> int | None:
+    """Return the session that an event comes from; None for time, and for what clients request through brokers."""
+    if isinstance(event, ctl.SessionLost):
+        return event.session
+    if isinstance(event, Received) and not isinstance(event.message, ctl.ClientRequest):
+        return event.sender.session
+    return None

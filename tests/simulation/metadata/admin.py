@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from raylog.base.ids import BrokerId, TopicPartition
-from raylog.core.controller import events as ctl
+from raylog.base.ids import BrokerId
+from raylog.core.controller.events import ControllerRequest
+from raylog.protocol.admin import (
+    AlterClusterConfigRequest,
+    AlterPartitionReassignmentsRequest,
+    AlterTopicConfigRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    ElectedPartition,
+    ElectLeadersRequest,
+    ReassignablePartition,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
+)
+from raylog.protocol.controller import AllocateProducerIdsRequest, EnsureCoordinatorRequest
 from tests.simulation.metadata.facts import Topic
 from tests.simulation.quorum.disk import Broken
 
@@ -54,7 +68,7 @@ class Administrator:
 
     def _send(
         self,
-        event_for: Callable[[int, int], ctl.Event],
+        message: ControllerRequest,
         done: Callable[[Any], None],
         refused: Callable[[], None] = lambda: None,
     ) -> None:
@@ -80,7 +94,7 @@ class Administrator:
                 self._open = 0
                 self._next()
 
-        world.random.choice(world.leading()).request(event_for, answered)
+        world.random.choice(world.leading()).request(message, answered)
         world.after(REQUEST_MS, give_up)
 
     def _create(self, _name: str) -> None:
@@ -94,14 +108,14 @@ class Administrator:
             facts.topics[name] = Topic(result[0], count, dict(config))
 
         self._send(
-            lambda now, number: ctl.CreateTopicReceived(
-                cause="create",
-                now_ms=now,
-                request=number,
+            CreateTopicRequest(
                 topic=name,
-                partitions=count,
+                num_partitions=count,
                 replication_factor=factor,
-                config=config,
+                configs=config,
+                assignments=None,
+                validate_only=False,
+                timeout_ms=0,
             ),
             done,
             lambda: facts.deleted.add(name),
@@ -115,7 +129,7 @@ class Administrator:
             facts.topics[name] = known
 
         self._send(
-            lambda now, number: ctl.DeleteTopicReceived(cause="delete", now_ms=now, request=number, topic=name),
+            DeleteTopicRequest(topic=name),
             lambda _: facts.deleted.add(name),
             restore,
         )
@@ -129,9 +143,7 @@ class Administrator:
             known.partitions = total
 
         self._send(
-            lambda now, number: ctl.CreatePartitionsReceived(
-                cause="grow", now_ms=now, request=number, topic=name, total=total
-            ),
+            CreatePartitionsRequest(topic=name, count=total, assignments=None),
             done,
         )
 
@@ -148,9 +160,7 @@ class Administrator:
             known.config[key] = before
 
         self._send(
-            lambda now, number: ctl.AlterTopicConfigReceived(
-                cause="configure", now_ms=now, request=number, topic=name, set={key: value}
-            ),
+            AlterTopicConfigRequest(topic=name, set={key: value}, delete=()),
             done,
             refused,
         )
@@ -164,10 +174,7 @@ class Administrator:
         known.update(dict.fromkeys(keys))
 
         self._send(
-            lambda now, number: ctl.AlterClusterConfigReceived(
-                cause="alter",
-                now_ms=now,
-                request=number,
+            AlterClusterConfigRequest(
                 set={key: value for key, value in wanted.items() if value},
                 delete=[key for key, value in wanted.items() if not value],
             ),
@@ -191,9 +198,7 @@ class Administrator:
             known.targets[place] = before
 
         self._send(
-            lambda now, number: ctl.AlterReassignmentsReceived(
-                cause="move", now_ms=now, request=number, changes=[(name, place, target)]
-            ),
+            AlterPartitionReassignmentsRequest([ReassignablePartition(name, place, target)], None),
             done,
             refused,
         )
@@ -205,13 +210,7 @@ class Administrator:
             for found in state.partitions:
                 self.world.may_be_unclean.add(found.partition)
         self._send(
-            lambda now, number: ctl.ElectLeadersReceived(
-                cause="elect",
-                now_ms=now,
-                request=number,
-                partitions=[TopicPartition(name, 0)],
-                unclean=unclean,
-            ),
+            ElectLeadersRequest([ElectedPartition(name, 0)], unclean),
             lambda _: None,
         )
 
@@ -227,16 +226,14 @@ class Administrator:
         if force:
             world.forced.add(int(broker))
         self._send(
-            lambda now, number: ctl.StopBrokerReceived(
-                cause="stop", now_ms=now, request=number, broker=broker, force=force
-            ),
+            StopBrokerRequest(broker=broker, force=force),
             lambda _: None,
         )
 
     def resume(self, broker: BrokerId) -> None:
         """Resume a stopped broker."""
         self._send(
-            lambda now, number: ctl.ResumeBrokerReceived(cause="resume", now_ms=now, request=number, broker=broker),
+            ResumeBrokerRequest(broker=broker),
             lambda _: None,
         )
 
@@ -249,14 +246,10 @@ class Administrator:
                 raise Broken(f"{count} producer ids were requested, and {result} came")
             facts.block(result[0], result[1])
 
-        self._send(
-            lambda now, number: ctl.ProducerIdsRequested(cause="ids", now_ms=now, request=number, count=count), done
-        )
+        self._send(AllocateProducerIdsRequest(count=count), done)
 
     def _coordinator(self, _name: str) -> None:
         self._send(
-            lambda now, number: ctl.CoordinatorRequested(
-                cause="coordinator", now_ms=now, request=number, kind="group", index=0
-            ),
+            EnsureCoordinatorRequest(kind="group", index=0),
             lambda _: None,
         )

@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from raylog.actors.broker.vouching import PLAIN
-from raylog.actors.controller.requests import event_for
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.base.errors import BrokerIdNotRegistered, NotController, RaylogError
 from raylog.base.ids import ControllerEpoch
@@ -168,9 +167,8 @@ class MetadataController(SimController):
         """A heartbeat arrives."""
 
         def take(runner: ControllerRunner[Arrived]) -> None:
-            runner.feed(event_for(report, session, 0, self.world.now_ms))
             try:
-                reply = SessionHeartbeatReply(runner.machine.absent(session))
+                reply = runner.heartbeat(report, session)
             except BrokerIdNotRegistered:
                 self.later(lambda: self._refused(session))
                 return
@@ -184,10 +182,10 @@ class MetadataController(SimController):
         if end is not None:
             end.lost()
 
-    def request(self, event_for: Callable[[int, int], ctl.Event], answered: Answered) -> None:
-        """A request arrives; ``event_for`` takes the time and the request's number."""
-        request = Arrived(self, answered)
-        self._feed(lambda runner: runner.take(request, lambda number: event_for(self.world.now_ms, number)))
+    def request(self, message: ctl.ControllerRequest, answered: Answered, session: int = 0) -> None:
+        """A request arrives."""
+        request, method = Arrived(self, answered), type(message).__name__
+        self._feed(lambda runner: runner.take(request, method, message, session))
 
     def _feed(self, work: Callable[[ControllerRunner[Arrived]], None]) -> None:
         self.when_awake(lambda: self._now(work))

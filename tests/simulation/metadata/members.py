@@ -13,10 +13,18 @@ from raylog.actors.broker.vouching import Vouching
 from raylog.actors.replica.reporting.beating import Beating
 from raylog.base.features import SUPPORTED
 from raylog.base.ids import BrokerId, Incarnation, TopicPartition
-from raylog.core.controller import events as ctl
+from raylog.core.controller.events import ControllerRequest
 from raylog.core.partition import PartitionState
 from raylog.core.vouching import Pace
-from raylog.protocol.controller import SessionHeartbeatReply, SessionHeartbeatRequest
+from raylog.protocol.controller import (
+    AlterPartitionRequest,
+    IsrMember,
+    RegisterBrokerRequest,
+    RegisterCoordinatorRequest,
+    RegisterReplicaRequest,
+    SessionHeartbeatReply,
+    SessionHeartbeatRequest,
+)
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import ClusterConfigUpdate, PartitionStateUpdate, StopReplica
 from tests.simulation.quorum.disk import Broken
@@ -65,7 +73,7 @@ class Member:
                 self._controller = controller = world.random.choice(leading)
                 self._session = controller.connect(self)
                 self.unsteady_ms = max(self.unsteady_ms, world.now_ms)
-                controller.request(lambda now, number: self.registration(now, number, self._session), self._registered)
+                controller.request(self.registration(), self._registered, self._session)
         elif self.up and controller is not None and not is_hung:
             self.beat(controller)
             self.act()
@@ -89,7 +97,7 @@ class Member:
     def is_wanted(self) -> bool:
         return True
 
-    def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
+    def registration(self) -> ControllerRequest:
         raise NotImplementedError
 
     def accepted(self, result: list[Any]) -> None:
@@ -98,11 +106,12 @@ class Member:
     def act(self) -> None:
         """Do the work of a registered member."""
 
-    def request(self, event_for: Any, answered: Callable[[int, Any], None] = lambda code, result: None) -> None:
+    def request(
+        self, message: ControllerRequest, answered: Callable[[int, Any], None] = lambda code, result: None
+    ) -> None:
         """Send a request."""
-        session = self._session
         if self._controller is not None and self.is_registered:
-            self._controller.request(lambda now, number: event_for(now, number, session), answered)
+            self._controller.request(message, answered, self._session)
 
     def _registered(self, code: int, result: Any) -> None:
         if self._controller is None:
@@ -180,19 +189,17 @@ class BrokerEnd(Member):
         super().restart()
         self.vouching = self._new_vouching(self.world)
 
-    def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
-        return ctl.BrokerRegistrationReceived(
-            cause="broker",
-            now_ms=now_ms,
-            request=request,
-            session=session,
-            broker=BrokerId(self.number),
+    def registration(self) -> ControllerRequest:
+        return RegisterBrokerRequest(
+            broker=self.number,
             incarnation=self.life,
             node_id=f"n{self.number}",
             host="h",
             port=_PORT,
             directory_id=f"d{self.number}",
-            levels=SUPPORTED,
+            cluster_id="",
+            lowest_level=SUPPORTED.lowest,
+            highest_level=SUPPORTED.highest,
         )
 
 
@@ -209,18 +216,8 @@ class CoordinatorEnd(Member):
         """Whether it is registered, and of a release to which controllers send the cluster's settings."""
         return self.is_registered and self._controller is not None
 
-    def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
-        return ctl.CoordinatorRegistrationReceived(
-            cause="coordinator",
-            now_ms=now_ms,
-            request=request,
-            session=session,
-            kind=self.kind,
-            index=self.index,
-            epoch=int(self.life),
-            host="h",
-            port=_PORT,
-        )
+    def registration(self) -> ControllerRequest:
+        return RegisterCoordinatorRequest(kind=self.kind, index=self.index, epoch=int(self.life), host="h", port=_PORT)
 
     def accepted(self, result: list[Any]) -> None:
         is_new = self.life == -1
@@ -286,14 +283,11 @@ class ReplicaEnd(Member):
         state = self.world.image.partition(self.partition, self.topic_id)
         return state is not None and self.broker in state.replicas
 
-    def registration(self, now_ms: int, request: int, session: int) -> ctl.Event:
-        return ctl.ReplicaRegistrationReceived(
-            cause="replica",
-            now_ms=now_ms,
-            request=request,
-            session=session,
+    def registration(self) -> ControllerRequest:
+        return RegisterReplicaRequest(
             topic_id=self.topic_id,
-            partition=self.partition,
+            topic=self.partition.topic,
+            partition=self.partition.partition,
             broker=self.broker,
             incarnation=self.life,
             host="h",
@@ -301,6 +295,7 @@ class ReplicaEnd(Member):
             log_id=self.log_id,
             unsynced_lost=self.unsynced_lost and self.life == -1,
             end_cut=self.end_cut and self.life == -1,
+            log_lost=False,
         )
 
     def accepted(self, result: list[Any]) -> None:
@@ -340,20 +335,17 @@ class ReplicaEnd(Member):
         if state is None or state.leader != self.broker or not self.is_registered:
             return
         isr = tuple(
-            (place.broker, place.incarnation)
+            IsrMember(place.broker, place.incarnation)
             for place in state.places
             if place.broker == self.broker or (place.port and not self._lags())
         )
-        if {broker for broker, _ in isr} == set(state.isr):
+        if {member.broker for member in isr} == set(state.isr):
             return
         self.request(
-            lambda now, number, session: ctl.IsrChangeReceived(
-                cause="isr",
-                now_ms=now,
-                request=number,
-                session=session,
+            AlterPartitionRequest(
                 topic_id=self.topic_id,
-                partition=self.partition,
+                topic=self.partition.topic,
+                partition=self.partition.partition,
                 broker=self.broker,
                 incarnation=self.life,
                 leader_epoch=state.leader_epoch,

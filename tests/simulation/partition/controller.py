@@ -6,20 +6,18 @@ The log lies on a virtual disk whose unsynced tail may be lost. A crash may come
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from raylog.actors.controller.runner import ControllerRunner
-from raylog.base.errors import RaylogError
+from raylog.base.errors import BrokerIdNotRegistered, RaylogError
 from raylog.base.ids import NO_INCARNATION, BrokerId, Incarnation, TopicPartition
 from raylog.base.invariants import InvariantBroken, require
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
 from raylog.core.controller.events import (
+    ControllerRequest,
     Effect,
     Event,
-    IsrChangeReceived,
-    LeaderResigned,
-    ReplicaRegistrationReceived,
-    SessionHeartbeat,
     Tick,
     WriteRecords,
 )
@@ -27,7 +25,15 @@ from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, MetadataRecord, TopicCreated
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
+from raylog.core.received import Received
 from raylog.core.replication.events import ProposeIsr, ResignLeadership
+from raylog.protocol.controller import (
+    AlterPartitionRequest,
+    IsrMember,
+    RegisterReplicaRequest,
+    ResignLeaderRequest,
+    SessionHeartbeatRequest,
+)
 from raylog.protocol.message import Message
 from raylog.protocol.notifications import PartitionStateUpdate
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
@@ -55,7 +61,8 @@ class CheckedMachine(ControllerMachine):
     def step(self, event: Event) -> Outbox[Effect]:
         """Take a step; its records come first."""
         out = super().step(event)
-        if not (out.now or out.after_sync) and isinstance(event, Tick | SessionHeartbeat):
+        is_heartbeat = isinstance(event, Received) and isinstance(event.message, SessionHeartbeatRequest)
+        if not (out.now or out.after_sync) and (is_heartbeat or isinstance(event, Tick)):
             self._idle += 1
             if self._idle % _IDLE_STEPS:
                 return out
@@ -299,7 +306,7 @@ class ControllerNode(Pausable):
                         self.simulation.placed(after)
         self.durable = max(self.durable, end)
 
-    def _run(self, work: Callable[[Runner], None]) -> None:
+    def _run(self, work: Callable[[Runner], object]) -> None:
         """Call the runner, if a life is up."""
         if self.runner is None:
             return
@@ -338,8 +345,8 @@ class ControllerNode(Pausable):
         """A heartbeat arrives."""
         if self._asleep(self.heartbeat, number):
             return
-        heartbeat = SessionHeartbeat(cause="heartbeat", now_ms=self.world.now_ms, session=number)
-        self._run(lambda runner: runner.feed(heartbeat))
+        with suppress(BrokerIdNotRegistered):  # the connection of a session that is over breaks by itself
+            self._run(lambda runner: runner.heartbeat(SessionHeartbeatRequest(), number))
 
     def register(self, link: ReplicaLink, session: int, number: int, incarnation: int) -> None:
         """A replica's registration arrives."""
@@ -348,20 +355,19 @@ class ControllerNode(Pausable):
         process = link.process
         self._take(
             Request(self, link, number),
-            lambda request: ReplicaRegistrationReceived(
-                cause="register",
-                now_ms=self.world.now_ms,
-                session=session,
-                request=request,
+            RegisterReplicaRequest(
                 topic_id=TOPIC_ID,
-                partition=PARTITION,
-                broker=BrokerId(process.broker),
-                incarnation=Incarnation(incarnation),
+                topic=PARTITION.topic,
+                partition=PARTITION.partition,
+                broker=process.broker,
+                incarnation=incarnation,
                 host="host",
                 port=1000 * process.broker + process.life,
                 log_lost=process.log_is_new and incarnation == NO_INCARNATION,
                 log_id=process.log.identity,
+                unsynced_lost=False,
             ),
+            session,
         )
 
     def change_isr(self, link: ReplicaLink, session: int, number: int, effect: ProposeIsr, incarnation: int) -> None:
@@ -371,20 +377,18 @@ class ControllerNode(Pausable):
         before = self._decided()
         self._take(
             Request(self, link, number),
-            lambda request: IsrChangeReceived(
-                cause="isr",
-                now_ms=self.world.now_ms,
-                session=session,
-                request=request,
+            AlterPartitionRequest(
                 topic_id=TOPIC_ID,
-                partition=PARTITION,
-                broker=BrokerId(link.process.broker),
-                incarnation=Incarnation(incarnation),
+                topic=PARTITION.topic,
+                partition=PARTITION.partition,
+                broker=link.process.broker,
+                incarnation=incarnation,
                 leader_epoch=effect.leader_epoch,
                 partition_epoch=effect.partition_epoch,
-                isr=effect.isr,
+                isr=[IsrMember(*member) for member in effect.isr],
                 drops_eligible=effect.drops_eligible,
             ),
+            session,
         )
         after = self._decided()
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
@@ -398,34 +402,32 @@ class ControllerNode(Pausable):
         broker = BrokerId(link.process.broker)
         self._take(
             Request(self, link, 0),
-            lambda request: LeaderResigned(
-                cause="resign",
-                now_ms=self.world.now_ms,
-                session=session,
-                request=request,
+            ResignLeaderRequest(
                 topic_id=TOPIC_ID,
-                partition=PARTITION,
+                topic=PARTITION.topic,
+                partition=PARTITION.partition,
                 broker=broker,
-                incarnation=Incarnation(incarnation),
+                incarnation=incarnation,
                 leader_epoch=effect.leader_epoch,
             ),
+            session,
         )
         after = self._decided()
         if before is not None and after is not None and after.partition_epoch != before.partition_epoch:
             epoch, now = effect.leader_epoch, self.world.now_ms
             self.simulation.checks.resigning.resigned(broker, epoch, before, after, now)
 
-    def command(self, make: Callable[[int, int], Event]) -> None:
-        """An administrator's command arrives; ``make`` takes the time and the request's number."""
-        if not self._asleep(self.command, make):
-            self._take(Request(self, None, 0), lambda number: make(self.world.now_ms, number))
+    def command(self, message: ControllerRequest) -> None:
+        """An administrator's command arrives."""
+        if not self._asleep(self.command, message):
+            self._take(Request(self, None, 0), message)
 
     def _decided(self) -> PartitionState | None:
         """Return the partition in this life's latest decision, durable or not."""
         return None if self.runner is None else self.runner.machine.image.partition(PARTITION)
 
-    def _take(self, request: Request, event_for: Callable[[int], Event]) -> None:
-        self._run(lambda runner: runner.take(request, event_for))
+    def _take(self, request: Request, message: ControllerRequest, session: int = 0) -> None:
+        self._run(lambda runner: runner.take(request, type(message).__name__, message, session))
 
 
 def _registered(broker: BrokerId) -> BrokerRegistered:

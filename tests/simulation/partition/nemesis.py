@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from raylog.base.ids import BrokerId
-from raylog.core.controller.events import (
-    AlterReassignmentsReceived,
-    ElectLeadersReceived,
-    ResumeBrokerReceived,
-    StopBrokerReceived,
+from raylog.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ReassignablePartition,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
 )
 from tests.simulation.partition.network import CONTROLLER
 
@@ -107,9 +108,7 @@ class Nemesis:
 
     def _elect(self) -> None:
         self.world.log("an administrator requests the election of the preferred replica")
-        self.simulation.controller.command(
-            lambda now, request: ElectLeadersReceived(cause="elect", now_ms=now, request=request)
-        )
+        self.simulation.controller.command(ElectLeadersRequest(partitions=None, unclean=False))
 
     def _reassign(self) -> None:
         """Move the partition to some brokers, or cancel, or remove a replica and add it again at once."""
@@ -131,21 +130,14 @@ class Nemesis:
         if self._stopped:
             return
         self.world.log("the partition is to move to {}", target)
-        brokers = None if target is None else [BrokerId(broker) for broker in target]
         self.simulation.controller.command(
-            lambda now, request: AlterReassignmentsReceived(
-                cause="move", now_ms=now, request=request, changes=[("orders", 0, brokers)]
-            )
+            AlterPartitionReassignmentsRequest([ReassignablePartition("orders", 0, target)], None)
         )
 
     def _stop(self) -> None:
         broker, force = self._victim(), self.world.chance(0.3)
         self.world.log("broker {} is to be stopped, force {}", broker, force)
-        self.simulation.controller.command(
-            lambda now, request: StopBrokerReceived(
-                cause="stop", now_ms=now, request=request, broker=BrokerId(broker), force=force
-            )
-        )
+        self.simulation.controller.command(StopBrokerRequest(broker=broker, force=force))
         if self.world.chance(0.5):
             self.world.after(self.world.between_us(50, 500), self._end_stopped, broker)
         self.world.after(self.world.between_us(100, 3000), self._resume, broker)
@@ -160,11 +152,7 @@ class Nemesis:
         if not controller.running:
             self.world.after(200_000, self._resume, broker)
             return
-        controller.command(
-            lambda now, request: ResumeBrokerReceived(
-                cause="resume", now_ms=now, request=request, broker=BrokerId(broker)
-            )
-        )
+        controller.command(ResumeBrokerRequest(broker=broker))
         self.world.after(2_000_000, self._resume_again, broker)
 
     def _resume_again(self, broker: int) -> None:

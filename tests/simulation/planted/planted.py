@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.base.ids import NO_LEADER
-from raylog.core.controller import liveness, registrations
-from raylog.core.controller.leading import isr_changes
+from raylog.core.controller import isr_changes, liveness, registrations
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.replication import leader as leader_module
@@ -121,7 +120,7 @@ PLANTED = (
         ("I10", "I7"),
         isr_changes,
         "checked_proposal",
-        Edit("event.partition_epoch > state", "0 > state", "event.partition_epoch < state", "0 > state"),
+        Edit("message.partition_epoch > state", "0 > state", "message.partition_epoch < state", "0 > state"),
     ),
     Planted(
         "a follower joins the ISR below the start of the epoch",
@@ -229,7 +228,7 @@ PLANTED = (
         ("I3", "I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
-        lambda self, event, decision: False,
+        lambda self, member, message, decision: False,
     ),
     Planted(
         "a lost log is known from the life that made the new one only",
@@ -238,7 +237,7 @@ PLANTED = (
         ("I3", "I1", "I6", "I7"),
         registrations.Registrations,
         "_is_log_lost",
-        lambda self, event, decision: event.log_lost,
+        lambda self, member, message, decision: message.log_lost,
     ),
     Planted(
         "the last ISR member leads although its log is lost",

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from raylog.core.controller.leading.isr_changes import IsrChanges
+from raylog.core.controller.isr_changes import IsrChanges
 from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.leader import Leader
 from tests.simulation.planted.bugs import STORY, Edit, Planted
 
 _COUNTED = "if broker in self._isr.maximal or broker in state.elr or places.get(broker, 0)"
-_SETTLE = "self._liveness.settle(event.partition, decision, leaving=event.broker)"
+_SETTLE = "self._liveness.settle(state.partition, decision, leaving=place.broker)"
 _STAY = """
-        after = decision.image.partition(event.partition)
+        after = decision.image.partition(state.partition)
         self._liveness.commit(after, with_isr(after, state.isr), decision)"""
 
 ADMIN_BUGS = (
@@ -75,6 +75,6 @@ ADMIN_BUGS = (
         ("L4",),
         IsrChanges,
         "resign",
-        Edit("state.leader == event.broker and state.leader_epoch == event.leader_epoch", "len(state.isr) > 1"),
+        Edit("state.leader == place.broker and state.leader_epoch == message.leader_epoch", "len(state.isr) > 1"),
     ),
 )

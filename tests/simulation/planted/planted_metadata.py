@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from raylog.actors.controller.runner import _Committed
 from raylog.core.configuration.altering import ClusterValues
-from raylog.core.controller import cluster_config, liveness
+from raylog.core.controller import cluster_config, isr_changes, leadership, liveness, moves
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import Coordinators
-from raylog.core.controller.leading import isr_changes, leadership
 from raylog.core.controller.registrations import Registrations
 from raylog.core.controller.shutdown import Shutdown
 from raylog.core.controller.topics import Topics
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.reassignment import moves
 from tests.simulation.planted.bugs import bugs, nothing
 
 METADATA_BUGS = bugs(
@@ -121,7 +119,14 @@ METADATA_BUGS = bugs(
         "elr = ()",
     ),
     ("the metadata's majority may stop", 10, Shutdown, "stop", "self._check_majority(broker, decision)", "pass"),
-    ("the last replica may stop", 10, Shutdown, "stop", "if (leaderless or below) and not event.force:", "if False:"),
+    (
+        "the last replica may stop",
+        10,
+        Shutdown,
+        "stop",
+        "if (leaderless or below) and not event.message.force:",
+        "if False:",
+    ),
     (
         "a controller counts its epochs itself",
         10,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from raylog.core.controller import registrations
-from raylog.core.controller.leading import leadership as election
-from raylog.core.reassignment import moves
-from raylog.core.reassignment import requests as reassignment
+from raylog.core.controller import leadership as election
+from raylog.core.controller import moves, registrations
 from raylog.core.replication.leader import Leader
 from tests.simulation.partition.hosts import Hosts
 from tests.simulation.planted.bugs import Edit, Planted
@@ -32,7 +30,7 @@ MOVE_BUGS = (
         "reassign",
         20,
         ("I1", "I4", "I6", "I7", "I10"),
-        reassignment,
+        moves,
         "_reshaped",
         Edit("isr = tuple(broker for broker in replicas if broker in state.isr)", "isr = replicas"),
     ),

@@ -50,7 +50,7 @@ VOUCHING_BUGS = bugs(
         10,
         Sessions,
         "stated",
-        "silent[life] = now_ms - silent_ms",
+        "silent[note.incarnation] = now_ms - note.silent_ms",
         "pass",
     ),
     (

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from raylog.base.ids import BrokerId
+from raylog.core.controller import rest, wake_queue
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import MetadataImage
-from raylog.core.sleeping import queue, stop
-from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.received import Received
+from raylog.protocol.admin import WakePartitionsRequest
 from tests.simulation.world import Violation
 
 if TYPE_CHECKING:
@@ -36,14 +37,14 @@ class RoomClaims:
 
     def __init__(self, world: World) -> None:
         """Watch all controllers from now on."""
-        wake: Callable[[WakeQueue, WakeRequested, ControllerDecision], None] = WakeQueue.wake
+        wake: Callable[[WakeQueue, Received[WakePartitionsRequest], ControllerDecision], None] = WakeQueue.wake
         take: Callable[[WakeQueue, ControllerDecision], None] = WakeQueue.time_passed
         take_others: Callable[[WakeQueue, ControllerDecision], set[BrokerId]] = WakeQueue._wake_others
 
-        def checked(wakes: WakeQueue, event: WakeRequested, decision: ControllerDecision) -> None:
+        def checked(wakes: WakeQueue, event: Received[WakePartitionsRequest], decision: ControllerDecision) -> None:
             before = dict(decision.image.awake)
             wake(wakes, event, decision)
-            self._check(f"a wake of {event.topic} was granted", decision.image, before)
+            self._check(f"a wake of {event.message.topic} was granted", decision.image, before)
 
         def checked_queue(wakes: WakeQueue, decision: ControllerDecision) -> None:
             before = dict(decision.image.awake)
@@ -63,8 +64,8 @@ class RoomClaims:
         WakeQueue.wake = checked  # type: ignore[assignment, method-assign]
         WakeQueue.time_passed = checked_queue  # type: ignore[assignment, method-assign]
         WakeQueue._wake_others = checked_others  # type: ignore[assignment, method-assign]
-        queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
-        stop.LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
+        wake_queue.STARTS_AT_ONCE = STARTS_AT_ONCE  # type: ignore[misc]
+        rest.LASTS_MS = REST_LASTS_MS  # type: ignore[misc]
 
     def _check(self, what: str, image: MetadataImage, before: Mapping[BrokerId, int]) -> None:
         for broker, count in image.awake.items():

@@ -29,9 +29,9 @@ def drop_registrations() -> None:
     """From now on the controller answers no replica that registers."""
     original = ControllerRunner.take
 
-    def taken(self: Any, request: Request, make: Any) -> None:
+    def taken(self: Any, request: Request, *of: Any) -> None:
         if request.method != REGISTER_REPLICA.name:
-            original(self, request, make)
+            original(self, request, *of)
 
     ControllerRunner.take = taken  # type: ignore[assignment, method-assign]
 

@@ -45,16 +45,16 @@ ROOT: Final = Path(__file__).parents[3]
 AT_ONCE: Final = {name for name, key in CLUSTER_KEYS.items() if key.change in (Change.AT_ONCE, Change.UNTIL_CREATED)}
 IMAGE: Final[Mapping[str, tuple[str, str]]] = {
     "auto.create.topics.enable": ("actors/controller/answers.py", 'image.config.get("auto.create.topics.enable")'),
-    "auto.heal.after.ms": ("core/reassignment/healing.py", "decision.image.config.get(KEY"),
-    "auto.leader.rebalance.enable": ("core/controller/leading/leader_requests.py", "auto_leader_rebalance_enable"),
+    "auto.heal.after.ms": ("core/controller/healing.py", "decision.image.config.get(KEY"),
+    "auto.leader.rebalance.enable": ("core/controller/elections.py", "auto_leader_rebalance_enable"),
     "default.replication.factor": ("core/controller/topics.py", "settings.default_replication_factor"),
     "follower.replication.throttled.rate": ("actors/broker/wanted.py", "catch_up_rate(image.config"),
     "leader.imbalance.check.interval.seconds": (
-        "core/controller/leading/leader_requests.py",
+        "core/controller/elections.py",
         "leader_imbalance_check_interval_seconds",
     ),
     "leader.imbalance.per.broker.percentage": (
-        "core/controller/leading/leader_requests.py",
+        "core/controller/elections.py",
         "leader_imbalance_per_broker_percentage",
     ),
     "metadata.log.max.record.bytes.between.snapshots": (

@@ -1,136 +1,48 @@
-"""Every request of the controller and of a coordinator becomes an event, unless its shell answers it."""
+"""Every request of the controller and of a coordinator is one that its machine takes, unless its shell answers it."""
 
-import types
-from itertools import starmap
 from types import SimpleNamespace
-from typing import Annotated, Any, Union, cast, get_args, get_origin, get_type_hints
+from typing import cast, get_args
 
-import msgspec
 import pytest
 
-from raylog.actors.controller import requests as controller_requests
-from raylog.actors.derived_events import DerivedEvent
 from raylog.actors.received import ArrivedRequest, received
 from raylog.base.errors import InvalidRequest
-from raylog.base.features import FIRST_LEVEL
-from raylog.base.ids import TopicPartition
-from raylog.core.controller import events as ctl
+from raylog.core.controller.events import ControllerRequest
 from raylog.core.groups.events import GroupMessage
+from raylog.core.transactions.events import TxnMessage
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
-from raylog.protocol.groups import DELETE_GROUP, GROUP_COORDINATOR, CoordinatorMetricsRequest
-from raylog.protocol.message import Message, read
-from tests.unit.protocol.samples import of_the_first_release, of_this_release
+from raylog.protocol.groups import GROUP_COORDINATOR, CoordinatorMetricsRequest
+from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TransactionMetricsRequest
 
 ANSWERED_BY_THE_SHELL = {
     MetadataRequest,
     ControllerMetricsRequest,
     CoordinatorMetricsRequest,
+    TransactionMetricsRequest,
 }
 """Requests that need no decision of a machine."""
-NOT_IN_THE_EVENT = {("create_topic", "timeout_ms")}
-"""Kafka's clients send it; creating a topic here does not wait for its replicas."""
-
-DERIVED = [
-    *controller_requests.EVENTS.values(),
-]
 
 
-def group_request(method: str, args: object) -> ArrivedRequest:
-    return cast(ArrivedRequest, SimpleNamespace(method=method, args=args, peer_host="10.0.0.7", grant=None))
-
-
-def test_every_request_has_an_event_or_is_answered_by_the_shell() -> None:
-    tables = (
-        (CONTROLLER, controller_requests.EVENTS),
-        (GROUP_COORDINATOR, get_args(GroupMessage)),
+def test_every_request_is_taken_by_a_machine_or_answered_by_the_shell() -> None:
+    machines = (
+        (CONTROLLER, ControllerRequest),
+        (GROUP_COORDINATOR, GroupMessage),
+        (TRANSACTION_COORDINATOR, TxnMessage),
     )
-    for endpoint, events in tables:
+    for endpoint, messages in machines:
         requests = {method.request for method in endpoint.methods.values()}
-        assert requests - ANSWERED_BY_THE_SHELL == set(events)
-
-
-@pytest.mark.parametrize("derived", DERIVED, ids=lambda derived: derived.cause)
-def test_an_event_has_what_the_request_has(derived: DerivedEvent[Any]) -> None:
-    arrival = {"session": 1, "request": 2, "now_ms": 3}
-
-    def event_of(wire: object) -> Any:
-        return derived.make(read(derived.request, wire, derived.cause), **arrival)
-
-    wire = of_this_release(derived.request)
-    event = event_of(wire)
-    assert event.cause == derived.cause
-    assert {name: getattr(event, name) for name in arrival if hasattr(event, name)}.items() <= arrival.items()
-    for number, field in enumerate(msgspec.structs.fields(derived.request)):
-        other = [*wire[:number], other_than(wire[number]), *wire[number + 1 :]]
-        arrives = (derived.cause, field.name) not in NOT_IN_THE_EVENT
-        assert (event_of(other) != event) == arrives, field.name
-
-
-@pytest.mark.parametrize("derived", DERIVED, ids=lambda derived: derived.cause)
-def test_a_copied_field_has_the_type_that_the_event_expects(derived: DerivedEvent[Any]) -> None:
-    taken = {field.name: field.type for field in msgspec.structs.fields(derived.request)}
-    expected = get_type_hints(derived.event)
-    for name, source in derived.copied.items():
-        assert fits(taken[source], expected[name]), name
-
-
-def test_a_field_without_a_value_shows_when_the_table_is_made() -> None:
-    with pytest.raises(TypeError, match="'topic', and a request 'delete_group' no 'topic'"):
-        DerivedEvent(DELETE_GROUP, ctl.DeleteTopicReceived)
-    with pytest.raises(TypeError, match="no fields \\['generation'\\]"):
-        DerivedEvent(DELETE_GROUP, ctl.DeleteTopicReceived, {"topic": "group_id"}, generation=lambda args: 1)
-
-
-def other_than(value: Any) -> Any:
-    """Return another value of the same type."""
-    if isinstance(value, bool):
-        return not value
-    if isinstance(value, (list, dict)):
-        return type(value)()
-    return value + value
-
-
-def fits(taken: Any, expected: Any) -> bool:
-    """Return whether values of a request's field, its rows as tuples, may be those of an event's field."""
-    taken, expected = plain(taken), plain(expected)
-    if get_origin(taken) in (Union, types.UnionType):
-        return all(fits(part, expected) for part in get_args(taken))
-    if get_origin(expected) in (Union, types.UnionType):
-        return any(fits(taken, part) for part in get_args(expected))
-    inside = [part for part in get_args(expected) if part is not ...]
-    if isinstance(taken, type) and issubclass(taken, Message):
-        return all(starmap(fits, zip([field.type for field in msgspec.structs.fields(taken)], inside, strict=True)))
-    if get_origin(taken) is not None:
-        return all(starmap(fits, zip(get_args(taken), inside, strict=True)))
-    return expected in (taken, object)
-
-
-def plain(kind: Any) -> Any:
-    """Return a type without the names and the bounds that either side gives to it."""
-    while hasattr(kind, "__supertype__"):
-        kind = kind.__supertype__
-    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def test_rows_of_a_request_become_tuples_of_the_event() -> None:
-    named = CONTROLLER.read_request("elect_leaders", [[["t", 1], ["u", 2]], False])
-    event = controller_requests.event_for(named, 1, 2, 3)
-    assert isinstance(event, ctl.ElectLeadersReceived)
-    assert event.partitions == (TopicPartition("t", 1), TopicPartition("u", 2))
-
-
-def test_an_earlier_broker_registers_with_the_first_feature_level() -> None:
-    wire = of_the_first_release(CONTROLLER.methods["register_broker"].request)
-    event = controller_requests.event_for(CONTROLLER.read_request("register_broker", wire), 1, 2, 3)
-    assert isinstance(event, ctl.BrokerRegistrationReceived)
-    assert event.levels == (FIRST_LEVEL, FIRST_LEVEL)
+        assert requests - ANSWERED_BY_THE_SHELL == set(get_args(messages))
 
 
 def test_an_offset_commit_carries_the_instance_id_of_a_static_member() -> None:
-    commit = ["g", 1, "m", [["id", "t", 0, 5, 1, ""]]]
-    for args, instance in (([*commit, "i"], "i"), ([*commit, None], None), (commit, None)):
-        event = received(GROUP_COORDINATOR, group_request("offset_commit", args), 1, 2)
-        assert event.message.group_instance_id == instance
+    def commit(*fields: object) -> ArrivedRequest:
+        args = ["g", 1, "m", [["id", "t", 0, 5, 1, ""]], *fields]
+        return cast(
+            ArrivedRequest, SimpleNamespace(method="offset_commit", args=args, peer_host="10.0.0.7", grant=None)
+        )
+
+    for request, instance in ((commit("i"), "i"), (commit(None), None), (commit(), None)):
+        assert received(GROUP_COORDINATOR, request, 1, 2).message.group_instance_id == instance
     with pytest.raises(InvalidRequest, match="'group_instance_id' is wrong"):
-        received(GROUP_COORDINATOR, group_request("offset_commit", [*commit, 5]), 1, 2)
+        received(GROUP_COORDINATOR, commit(5), 1, 2)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from types import SimpleNamespace
 from typing import Annotated, Any, cast, get_args, get_origin
 
 import msgspec
 import pytest
 
-from raylog.actors.controller import requests as controller_requests
 from raylog.actors.metadata.voter import order_of
 from raylog.actors.received import received
 from raylog.base.errors import RaylogError
-from raylog.core.controller import Refuse, Reply
-from raylog.core.controller.events import ClientRequest
+from raylog.core.controller.events import ControllerRequest
+from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.events import GroupMessage
-from raylog.protocol.controller import CONTROLLER
+from raylog.protocol.controller import CONTROLLER, SessionHeartbeatRequest
 from raylog.protocol.groups import GROUP_COORDINATOR
 from raylog.protocol.message import Message
 from raylog.protocol.method import AnyMethod
 from raylog.protocol.transactions import TRANSACTION_COORDINATOR, TRANSACTION_METRICS
 from raylog.protocol.voter import VOTER_METHODS
 from tests.unit.core.controller.bench import T0, Bench
+from tests.unit.core.controller.bench import received as taken
 from tests.unit.core.groups.context import GROUP, Groups
 from tests.unit.core.transactions.context import NAME, Transactions
 from tests.unit.protocol.samples import inner
@@ -53,11 +53,13 @@ def of_any_content(kind: Any, chance: random.Random, texts: list[str]) -> Any:
     return [of_any_content(field.type, chance, texts) for field in msgspec.structs.fields(kind)]
 
 
-def with_builder(methods: Mapping[str, AnyMethod], builders: Mapping[type[Message], Any]) -> list[AnyMethod]:
+def with_builder(methods: Mapping[str, AnyMethod], builders: Container[type[Message]]) -> list[AnyMethod]:
     return [method for method in methods.values() if method.request in builders]
 
 
-@pytest.mark.parametrize("method", with_builder(CONTROLLER.methods, controller_requests.EVENTS), ids=lambda it: it.name)
+@pytest.mark.parametrize(
+    "method", with_builder(CONTROLLER.methods, get_args(ControllerRequest)), ids=lambda it: it.name
+)
 def test_a_controller_takes_any_content(method: AnyMethod) -> None:
     chance = random.Random(method.name)
     for _ in range(ROUNDS):
@@ -70,10 +72,9 @@ def test_a_controller_takes_any_content(method: AnyMethod) -> None:
         texts = ["flights", bench.topic_id(), "group", "retention.ms", "", "x", "é" * 300]
         request = CONTROLLER.read_request(method.name, of_any_content(method.request, chance, texts))
         session = chance.choice([bench.sessions["broker", 1], bench.sessions[T0, 1], 999])
-        event = controller_requests.event_for(request, session, 1_000, bench.now)
-        outbox = bench.machine.step(event)
+        outbox = bench.machine.step(taken(request, bench.now, 1_000, session))
         outcomes = [effect for effect in [*outbox.now, *outbox.after_sync] if isinstance(effect, (Reply, Refuse))]
-        answered = [1_000] if isinstance(event, ClientRequest) else []  # the shell answers heartbeats
+        answered = [] if isinstance(request, SessionHeartbeatRequest) else [1_000]  # the shell answers heartbeats
         assert [effect.request for effect in outcomes] == answered, request
         for effect in outcomes:
             if isinstance(effect, Reply):

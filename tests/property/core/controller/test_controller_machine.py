@@ -9,17 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from raylog.base.errors import RaylogError
-from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
-from raylog.core.controller import (
-    AlterClusterConfigReceived,
-    AlterTopicConfigReceived,
-    DeleteTopicReceived,
-    ElectLeadersReceived,
-    PartitionChanged,
-    PartitionsAdded,
-    ResumeBrokerReceived,
-    StopBrokerReceived,
-    TopicCreated,
+from raylog.base.ids import NO_LEADER, TopicPartition
+from raylog.core.metadata.records import PartitionChanged, PartitionsAdded, TopicCreated
+from raylog.protocol.admin import (
+    AlterClusterConfigRequest,
+    AlterTopicConfigRequest,
+    DeleteTopicRequest,
+    ElectedPartition,
+    ElectLeadersRequest,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
 )
 from tests.unit.core.controller.bench import Bench
 
@@ -104,7 +103,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_topic_is_deleted(self, topic: str) -> None:
         bench = self.bench
         try:
-            bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+            bench.call(DeleteTopicRequest(topic=topic))
         except RaylogError:
             return
         bench.sessions = {member: number for member, number in bench.sessions.items() if number not in bench.closed}
@@ -143,10 +142,7 @@ class ClusterLife(RuleBasedStateMachine):
         if not self._known(partition):
             return
         before = bench.state(partition)
-        event = ElectLeadersReceived(
-            cause="test", now_ms=bench.now, request=bench.number(), partitions=[partition], unclean=unclean
-        )
-        [row] = bench.call(event)
+        [row] = bench.call(ElectLeadersRequest([ElectedPartition(*partition)], unclean))
         assert isinstance(row, list)
         after = bench.state(partition)
         if before.adding or before.removing:
@@ -160,11 +156,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_broker_is_stopped(self, broker: int, force: bool) -> None:
         bench = self.bench
         try:
-            bench.call(
-                StopBrokerReceived(
-                    cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force
-                )
-            )
+            bench.call(StopBrokerRequest(broker=broker, force=force))
         except RaylogError:
             return  # unknown, or partitions would be unavailable without it
         for state in bench.image.partitions():
@@ -174,9 +166,7 @@ class ClusterLife(RuleBasedStateMachine):
     def a_broker_is_resumed(self, broker: int) -> None:
         bench = self.bench
         try:
-            bench.call(
-                ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker))
-            )
+            bench.call(ResumeBrokerRequest(broker=broker))
         except RaylogError:
             pass  # it never registered
 
@@ -185,11 +175,7 @@ class ClusterLife(RuleBasedStateMachine):
         bench = self.bench
         change = {"unclean.leader.election.enable": unclean}
         try:
-            bench.call(
-                AlterTopicConfigReceived(
-                    cause="test", now_ms=bench.now, request=bench.number(), topic=topic, set=change
-                )
-            )
+            bench.call(AlterTopicConfigRequest(topic=topic, set=change, delete=()))
         except RaylogError:
             pass  # there is no such topic
 
@@ -202,10 +188,7 @@ class ClusterLife(RuleBasedStateMachine):
     def settings_of_the_cluster_are_altered(self, values: dict[str, str]) -> None:
         bench = self.bench
         before = bench.image.values
-        event = AlterClusterConfigReceived(
-            cause="test",
-            now_ms=bench.now,
-            request=bench.number(),
+        event = AlterClusterConfigRequest(
             set={key: value for key, value in values.items() if value},
             delete=[key for key in values if not values[key]],
         )

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from raylog.base.ids import NO_LEADER, BrokerId, Offset, TopicPartition
-from raylog.core.controller.leading.leadership import Standing, led_by_preferred, settle, with_isr, without_eligible
+from raylog.core.controller.leadership import Standing, led_by_preferred, settle, with_isr, without_eligible
 from raylog.core.partition import PartitionState
 from raylog.core.replication.watermark import committed_end
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.core.controller import place_replicas
-from raylog.core.controller.leading.leadership import Standing, settle
+from raylog.core.controller.leadership import Standing, settle
+from raylog.core.controller.placement import place_replicas
 from raylog.core.partition import PartitionState
 
 clusters = st.dictionaries(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.core.controller import INTERNAL_TOPICS
+from raylog.core.controller.coordinators import INTERNAL_TOPICS
 from raylog.storage.cleaner.rules import is_due
 from tests.simulation.whole.books import At
 

@@ -10,11 +10,11 @@ from raylog.actors.coordinators.state_log import StateLog
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.request_table import RequestTable
 from raylog.base.ids import Offset
+from raylog.core.controller.moves import Moves
 from raylog.core.controller.topics import Topics
 from raylog.core.groups import offsets as group_offsets
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.group import Group
-from raylog.core.reassignment.moves import Moves
 from raylog.core.replication.consumer_events import TryFetch
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.isr import InSyncSet

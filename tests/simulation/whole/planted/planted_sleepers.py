@@ -7,27 +7,26 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import structs
+
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaSupervisor
 from raylog.base.ids import LATEST, BrokerId, Offset
-from raylog.core.controller import liveness, registrations
+from raylog.core.controller import leadership, liveness, registrations, wake_queue
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.leading import leadership
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.rest import StopRest
+from raylog.core.controller.sleep import Sleeping
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata import image
 from raylog.core.metadata.records import PartitionChanged
 from raylog.core.metadata.touched import Touched
 from raylog.core.partition import PartitionState, SleepPoint
-from raylog.core.reassignment.requests import is_moving
 from raylog.core.replication.events import ProposeSleep
 from raylog.core.replication.idleness import Idleness
 from raylog.core.replication.leader import Leader
-from raylog.core.sleeping import queue
-from raylog.core.sleeping.changes import Sleeping
 from raylog.core.sleeping.events import AnswerFetch, FetchReceived, ListOffsetsReceived, WriteReceived
 from raylog.core.sleeping.machine import SleepersMachine
-from raylog.core.sleeping.queue import WakeQueue
-from raylog.core.sleeping.stop import StopRest
 from tests.simulation.whole.plan import SLEEPERS
 from tests.simulation.whole.planted.bugs import Bug
 
@@ -40,7 +39,7 @@ def _moves_asleep(original: Callable[..., None]) -> Callable[..., None]:
     """A reassignment of a sleeping partition does not wake it."""
 
     def add(self: WakeQueue, state: PartitionState) -> None:
-        if not is_moving(state):
+        if not state.is_moving:
             original(self, state)
 
     return add
@@ -182,7 +181,7 @@ def _forgets_the_point(original: Callable[..., Any]) -> Callable[..., Any]:
     def changed(state: PartitionState) -> Any:
         record = original(state)
         is_asleep = state.asleep is not None and state.asleep.end_offset > 0
-        return replace(record, asleep=(0, 0, -1, -1, 0)) if is_asleep else record
+        return structs.replace(record, asleep=(0, 0, -1, -1, 0)) if is_asleep else record
 
     return changed
 
@@ -361,14 +360,22 @@ SLEEPER_BUGS: Final = (
         40,
         profile=SLEEPERS,
     ),
-    Bug("a full broker wakes more", queue, "full_broker", _none, ("W29",), 8, profile=SLEEPERS),
-    Bug("what waits to wake waits for no room", queue, "room_on", _always_room, ("W29",), 56, SLEEPERS, first=50),
+    Bug("a full broker wakes more", wake_queue, "full_broker", _none, ("W29",), 8, profile=SLEEPERS),
+    Bug("what waits to wake waits for no room", wake_queue, "room_on", _always_room, ("W29",), 56, SLEEPERS, first=50),
     Bug("what waits to wake waits for no start", Liveness, "starting", _none_starts, ("W29",), 16, SLEEPERS),
     Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
     Bug("a stop leaves awake what never sleeps", Idleness, "_hurried_ms", _never_hurries, ("W9",), 4, SLEEPERS),
     Bug("a stop that is called off leaves all asleep", StopRest, "ends", _never_over, ("W9",), 4, SLEEPERS),
-    Bug("what slept for a stop stays asleep after it", queue, "sleep_after_ms", _may_all_sleep, ("W9",), 4, SLEEPERS),
+    Bug(
+        "what slept for a stop stays asleep after it",
+        wake_queue,
+        "sleep_after_ms",
+        _may_all_sleep,
+        ("W9",),
+        4,
+        SLEEPERS,
+    ),
     Bug(
         "a sleeper's processes are not ended",
         ReplicaSupervisor,

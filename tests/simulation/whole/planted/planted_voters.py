@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from raylog.actors.metadata.voter import Files
 from raylog.client.producer.sending.delivery import Delivery
-from raylog.core.controller.leading import leadership
+from raylog.core.controller import leadership
 from raylog.core.quorum.changes import majority
 from raylog.core.quorum.voter import VoterMachine
 from raylog.storage.log.producer_state import ProducerState

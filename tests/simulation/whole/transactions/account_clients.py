@@ -9,7 +9,7 @@ from raylog.base.errors import RaylogError
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.core.controller import INTERNAL_TOPICS
+from raylog.core.controller.coordinators import INTERNAL_TOPICS
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, LAST_API_S, Client
 from tests.simulation.whole.compaction.clients import HEADER, TableAdministrator

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.core.controller import INTERNAL_TOPICS
+from raylog.core.controller.coordinators import INTERNAL_TOPICS
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import LAST_API_S, Client
 from tests.simulation.whole.compaction.leftovers import dirty_table, uncleaned_coordinator

@@ -10,7 +10,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.controller import INTERNAL_TOPICS
+from raylog.core.controller.coordinators import INTERNAL_TOPICS
 from tests.simulation.whole.books import At
 from tests.simulation.whole.loop.processes import SimProcess
 from tests.simulation.whole.transactions.account_clients import AccountAdministrator, AccountReader

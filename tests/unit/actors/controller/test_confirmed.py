@@ -10,12 +10,19 @@ from raylog.actors.controller.confirmed import HELD_MAX, HELD_MS
 from raylog.actors.controller.runner import ControllerRunner
 from raylog.base.errors import NotController, TopicAlreadyExists
 from raylog.base.features import SUPPORTED
-from raylog.base.ids import NO_INCARNATION, BrokerId
-from raylog.core.controller import events as ctl
+from raylog.base.ids import NO_INCARNATION
 from raylog.core.controller.controller import ControllerMachine, ControllerSettings
+from raylog.core.controller.events import ControllerRequest
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
+from raylog.protocol.admin import (
+    CreateTopicRequest,
+    DeleteTopicRequest,
+    DescribeClusterRequest,
+    ListPartitionReassignmentsRequest,
+)
 from raylog.protocol.broker import MetadataReply
+from raylog.protocol.controller import RegisterBrokerRequest
 
 
 class Log:
@@ -92,32 +99,20 @@ class Stage:
         )
         self.runner.start(None, {})
         self.runner.release()
-        self.take(
-            ctl.BrokerRegistrationReceived,
-            session=1,
-            broker=BrokerId(1),
-            incarnation=NO_INCARNATION,
-            node_id="n",
-            host="h",
-            port=9_000,
-            directory_id="d",
-            levels=SUPPORTED,
-        )
+        self.take(RegisterBrokerRequest(1, NO_INCARNATION, "n", "h", 9_000, "d", "", *SUPPORTED), session=1)
         self.create("orders")
 
-    def take(self, kind: type[ctl.ClientRequest], **fields: object) -> Arrived:
+    def take(self, message: ControllerRequest, session: int = 0) -> Arrived:
         request = Arrived()
-        self.runner.take(
-            request, lambda number: cast(Any, kind)(cause="test", now_ms=self.ports.now, request=number, **fields)
-        )
+        self.runner.take(request, "test", message, session)
         self.runner.release()
         return request
 
     def create(self, topic: str) -> Arrived:
-        return self.take(ctl.CreateTopicReceived, topic=topic, partitions=1, replication_factor=1)
+        return self.take(CreateTopicRequest(topic, 1, 1, None, {}, False, 0))
 
     def delete(self, topic: str) -> Arrived:
-        return self.take(ctl.DeleteTopicReceived, topic=topic)
+        return self.take(DeleteTopicRequest(topic))
 
     def metadata(self, *names: str) -> Arrived:
         request = Arrived()
@@ -172,11 +167,11 @@ def test_an_answer_is_of_the_moment_of_the_question() -> None:
     assert exists(answered) == [True]
 
 
-@pytest.mark.parametrize("kind", [ctl.DescribeClusterReceived, ctl.ListReassignmentsReceived])
-def test_a_controller_that_may_have_been_deposed_says_nothing(kind: type[ctl.ClientRequest]) -> None:
+@pytest.mark.parametrize("message", [DescribeClusterRequest(), ListPartitionReassignmentsRequest()])
+def test_a_controller_that_may_have_been_deposed_says_nothing(message: ControllerRequest) -> None:
     stage = Stage()
     stage.log.confirms = False
-    described, answered = stage.take(kind), stage.metadata("unknown")
+    described, answered = stage.take(message), stage.metadata("unknown")
     refused = stage.create("orders")
     assert (described.answer, answered.answer, refused.answer) == (None, None, None)
     stage.confirm()

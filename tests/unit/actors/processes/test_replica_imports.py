@@ -7,7 +7,6 @@ from tests.unit.packaging.test_public_face import modules_after
 NOT_OF_A_REPLICA = (
     "raylog.core.controller",
     "raylog.core.metadata",
-    "raylog.core.reassignment",
     "raylog.core.groups",
     "raylog.core.quorum",
     "raylog.client",

@@ -7,46 +7,58 @@ step's records is a legal image.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from raylog.base.features import SUPPORTED, LevelRange
-from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.core.controller import (
-    AlterReassignmentsReceived,
-    BrokerRegistrationReceived,
+from raylog.base.ids import BrokerId, LeaderEpoch, PartitionEpoch, TopicPartition
+from raylog.core.controller.controller import ControllerMachine
+from raylog.core.controller.decision import ControllerSettings
+from raylog.core.controller.events import (
     CloseSession,
-    ControllerMachine,
-    ControllerSettings,
-    CoordinatorRegistrationReceived,
-    CoordinatorRequested,
-    CreatePartitionsReceived,
-    CreateTopicReceived,
+    ControllerRequest,
     Effect,
-    EndpointsDead,
     Event,
-    IsrChangeReceived,
-    ListReassignmentsReceived,
-    MetadataImage,
-    MetadataRecord,
-    ProducerIdsRequested,
     PublishMetadata,
-    Refuse,
-    ReplicaRegistrationReceived,
-    Reply,
-    RestRequested,
     SendPartitionState,
-    SessionHeartbeat,
     SessionLost,
     StopReplica,
     Tick,
-    VotersShown,
     WriteRecords,
-    record_from_wire,
 )
+from raylog.core.decision import Refuse, Reply
 from raylog.core.metadata.capacity import UNKNOWN, Capacity
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import MetadataRecord, record_from_wire
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
+from raylog.core.received import Received, Sender
+from raylog.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreateTopicRequest,
+    DescribeClusterRequest,
+    ListPartitionReassignmentsRequest,
+    ReassignablePartition,
+)
+from raylog.protocol.controller import (
+    AllocateProducerIdsRequest,
+    AlterPartitionRequest,
+    EnsureCoordinatorRequest,
+    IsrMember,
+    RegisterBrokerRequest,
+    RegisterCoordinatorRequest,
+    RegisterReplicaRequest,
+    SessionHeartbeatRequest,
+)
+from raylog.protocol.message import Message
+
+
+def received(message: ControllerRequest, now_ms: int, number: int = 1, session: int = 0) -> Received[ControllerRequest]:
+    """Return a request as an event of the machine."""
+    return Received(message=message, cause="test", request=number, now_ms=now_ms, sender=Sender(session=session))
+
 
 T0 = TopicPartition("flights", 0)
 AWAKE = {"replica.sleep.after.ms": "-1"}
@@ -130,7 +142,10 @@ class Bench:
         self._take(self.machine.start(self.now))
         return self
 
-    def step(self, event: Event) -> list[Effect]:
+    def step(self, event: Event | ControllerRequest, session: int = 0) -> list[Effect]:
+        """Take a step; ``session``: that on which a request arrives."""
+        if isinstance(event, Message):
+            event = received(event, self.now, self.number(), session)
         return self._take(self.machine.step(event))
 
     def _take(self, out: Outbox[Effect]) -> list[Effect]:
@@ -195,21 +210,19 @@ class Bench:
     ) -> list[object]:
         number = self.number() if session is None else session
         result = self.call(
-            BrokerRegistrationReceived(
-                cause="test",
-                now_ms=self.now,
-                session=number,
-                request=self.number(),
-                broker=BrokerId(broker),
-                incarnation=Incarnation(incarnation),
+            RegisterBrokerRequest(
+                broker=broker,
+                incarnation=incarnation,
                 node_id=node or f"node-{broker}",
                 host="host",
                 port=9000 + broker,
                 directory_id=directory or f"directory-{broker}",
                 cluster_id=cluster,
+                lowest_level=levels.lowest,
+                highest_level=levels.highest,
                 capacity=capacity.to_row(),
-                levels=levels,
-            )
+            ),
+            number,
         )
         self._entered(("broker", result[5]), number, result)
         return result
@@ -230,22 +243,20 @@ class Bench:
     ) -> list[object]:
         number = self.number() if session is None else session
         result = self.call(
-            ReplicaRegistrationReceived(
-                cause="test",
-                now_ms=self.now,
-                session=number,
-                request=self.number(),
+            RegisterReplicaRequest(
                 topic_id=self.topic_id(partition.topic) if topic_id is None else topic_id,
-                partition=partition,
-                broker=BrokerId(broker),
-                incarnation=Incarnation(incarnation),
+                topic=partition.topic,
+                partition=partition.partition,
+                broker=broker,
+                incarnation=incarnation,
                 host="host",
                 port=10_000 + broker if port is None else port,
                 log_lost=log_lost,
                 log_id=log_id,
                 unsynced_lost=unsynced_lost,
                 end_cut=end_cut,
-            )
+            ),
+            number,
         )
         self._entered((partition, broker), number, result)
         return result
@@ -256,18 +267,7 @@ class Bench:
 
     def coordinator(self, index: int = 0, *, epoch: int = -1, kind: str = "group") -> list[object]:
         number = self.number()
-        event = CoordinatorRegistrationReceived(
-            cause="test",
-            now_ms=self.now,
-            session=number,
-            request=self.number(),
-            kind=kind,
-            index=index,
-            epoch=epoch,
-            host="host",
-            port=20_000 + index,
-        )
-        result = self.call(event)
+        result = self.call(RegisterCoordinatorRequest(kind, index, epoch, "host", 20_000 + index), number)
         self._entered((kind, index), number, result)
         return result
 
@@ -283,15 +283,19 @@ class Bench:
     def lose_replica(self, broker: int, partition: TopicPartition = T0) -> list[Effect]:
         return self.lose((partition, broker))
 
-    def create(self, topic: str = "flights", **arguments: object) -> list[object]:
-        event = CreateTopicReceived(
-            cause="test",
-            now_ms=self.now,
-            request=self.number(),
-            topic=topic,
-            **arguments,  # type: ignore[arg-type]
+    def create(
+        self,
+        topic: str = "flights",
+        *,
+        partitions: int = -1,
+        replication_factor: int = -1,
+        assignment: Sequence[Sequence[int]] | None = None,
+        config: Mapping[str, Any] | None = None,
+        validate_only: bool = False,
+    ) -> list[object]:
+        return self.call(
+            CreateTopicRequest(topic, partitions, replication_factor, assignment, config or {}, validate_only, 0)
         )
-        return self.call(event)
 
     def isr(
         self,
@@ -309,68 +313,62 @@ class Bench:
         state = self.state(partition)
         lives = {place.broker: place.incarnation for place in state.places} | (incarnations or {})
         return self.call(
-            IsrChangeReceived(
-                cause="test",
-                now_ms=self.now,
-                session=self.sessions.get((partition, leader), 0),
-                request=self.number(),
+            AlterPartitionRequest(
                 topic_id=state.topic_id,
-                partition=partition,
-                broker=BrokerId(leader),
-                incarnation=Incarnation(lives[BrokerId(leader)] if incarnation is None else incarnation),
+                topic=partition.topic,
+                partition=partition.partition,
+                broker=leader,
+                incarnation=lives[BrokerId(leader)] if incarnation is None else incarnation,
                 leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
                 partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
-                isr=tuple((BrokerId(member), Incarnation(lives[BrokerId(member)])) for member in members),
+                isr=[IsrMember(member, lives[BrokerId(member)]) for member in members],
                 drops_eligible=drops_eligible,
-            )
+            ),
+            self.sessions.get((partition, leader), 0),
         )
 
     def reassign(
         self, target: Sequence[int] | None, partition: TopicPartition = T0, *, throttle: int | None = None
     ) -> list[object]:
         """Reassign a partition to these brokers; None = cancel its move."""
-        brokers = None if target is None else tuple(BrokerId(broker) for broker in target)
-        return self.reassign_all([(partition.topic, partition.partition, brokers)], throttle=throttle)
+        return self.reassign_all([(partition.topic, partition.partition, target)], throttle=throttle)
 
     def reassign_all(
-        self, changes: Sequence[tuple[str, int, Sequence[BrokerId] | None]], *, throttle: int | None = None
+        self, changes: Sequence[tuple[str, int, Sequence[int] | None]], *, throttle: int | None = None
     ) -> list[object]:
         return self.call(
-            AlterReassignmentsReceived(
-                cause="test", now_ms=self.now, request=self.number(), changes=changes, throttle=throttle
-            )
+            AlterPartitionReassignmentsRequest([ReassignablePartition(*change) for change in changes], throttle)
         )
 
     def moving(self) -> list[object]:
-        return self.call(ListReassignmentsReceived(cause="test", now_ms=self.now, request=self.number()))
+        return self.call(ListPartitionReassignmentsRequest())
 
     def grow(self, total: int, topic: str = "flights", assignment: Sequence[Sequence[int]] | None = None) -> None:
-        given = None if assignment is None else [[BrokerId(broker) for broker in row] for row in assignment]
-        self.call(
-            CreatePartitionsReceived(
-                cause="test", now_ms=self.now, request=self.number(), topic=topic, total=total, assignment=given
-            )
-        )
+        self.call(CreatePartitionsRequest(topic, total, assignment))
 
     def ensure(self, index: int = 0, kind: str = "group") -> list[object]:
-        return self.call(
-            CoordinatorRequested(cause="test", now_ms=self.now, request=self.number(), kind=kind, index=index)
-        )
+        return self.call(EnsureCoordinatorRequest(kind=kind, index=index))
 
     def producer_ids(self, count: int = 1000) -> list[object]:
-        return self.call(ProducerIdsRequested(cause="test", now_ms=self.now, request=self.number(), count=count))
+        return self.call(AllocateProducerIdsRequest(count=count))
 
-    def call(self, event: Event) -> list[object]:
+    def call(self, request: ControllerRequest, session: int = 0) -> list[object]:
         """Send a request; return the reply's list, or raise the refusal."""
-        answers = [found for found in self.step(event) if isinstance(found, (Reply, Refuse))]
-        assert len(answers) == 1, f"{event} is answered once"
+        answers = [found for found in self.step(request, session) if isinstance(found, (Reply, Refuse))]
+        assert len(answers) == 1, f"{request} is answered once"
         answer = answers[0]
-        assert not isinstance(event, (SessionHeartbeat, SessionLost, Tick, VotersShown, EndpointsDead, RestRequested))
-        assert answer.request == event.request
+        assert answer.request == self._last
         if isinstance(answer, Refuse):
             raise answer.error
         assert isinstance(answer.result, list)
         return answer.result
+
+    def described(self) -> dict[str, Any]:
+        """Return the description of the cluster."""
+        [reply] = self.step(DescribeClusterRequest())
+        assert isinstance(reply, Reply)
+        assert isinstance(reply.result, dict)
+        return reply.result
 
     def wait(self, ms: int, *, tick_ms: int = 500) -> list[Effect]:
         """Let time pass: heartbeats from all sessions not silent, a tick each ``tick_ms``; returns all effects."""
@@ -380,7 +378,7 @@ class Bench:
             self.now = min(end, self.now + tick_ms)
             for number in sorted(self.sessions.values()):
                 if number not in self.silent:
-                    self.step(SessionHeartbeat(cause="test", now_ms=self.now, session=number))
+                    self.step(SessionHeartbeatRequest(), number)
             effects += self.step(Tick(cause="test", now_ms=self.now))
         self.sessions = {member: number for member, number in self.sessions.items() if number not in self.closed}
         return effects

@@ -4,25 +4,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from raylog.base.ids import (
-    BrokerId,
-    Incarnation,
     LeaderEpoch,
     Offset,
     PartitionEpoch,
     TopicPartition,
 )
-from raylog.core.controller import (
-    DescribeClusterReceived,
-    Reply,
-    ResumeBrokerReceived,
-    StopBrokerReceived,
-)
-from raylog.core.controller.events import (
-    AlterTopicConfigReceived,
-    SleepProposed,
-    WakeRequested,
-)
 from raylog.core.partition import SleepPoint
+from raylog.protocol.admin import (
+    AlterTopicConfigRequest,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
+    WakePartitionsRequest,
+)
+from raylog.protocol.controller import SleepPartitionRequest
 from tests.unit.core.controller.bench import T0, Bench, running_topic, three_brokers
 
 POINT = SleepPoint(
@@ -43,34 +37,27 @@ def propose(
     """The leader proposes to sleep, with the current epochs by default."""
     state = bench.state(partition)
     return bench.call(
-        SleepProposed(
-            cause="test",
-            now_ms=bench.now,
-            session=bench.sessions.get((partition, leader), 0),
-            request=bench.number(),
+        SleepPartitionRequest(
             topic_id=state.topic_id,
-            partition=partition,
-            broker=BrokerId(leader),
-            incarnation=Incarnation(bench.lives[partition, leader] if incarnation is None else incarnation),
+            topic=partition.topic,
+            partition=partition.partition,
+            broker=leader,
+            incarnation=bench.lives[partition, leader] if incarnation is None else incarnation,
             leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
             partition_epoch=state.partition_epoch if partition_epoch is None else PartitionEpoch(partition_epoch),
             point=POINT.to_row(),
-        )
+        ),
+        bench.sessions.get((partition, leader), 0),
     )
 
 
 def wake(bench: Bench, topic: str = "flights", partitions: Sequence[int] | None = None) -> list[object]:
-    return bench.call(
-        WakeRequested(cause="test", now_ms=bench.now, request=bench.number(), topic=topic, partitions=partitions)
-    )
+    return bench.call(WakePartitionsRequest(topic=topic, partitions=partitions))
 
 
 def configure(bench: Bench, config: Mapping[str, str]) -> None:
     """Change the configuration of the topic."""
-    number = bench.number()
-    bench.call(
-        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=number, topic=T0.topic, set=dict(config))
-    )
+    bench.call(AlterTopicConfigRequest(topic=T0.topic, set=dict(config), delete=()))
 
 
 def end_processes(bench: Bench, *brokers: int) -> None:
@@ -100,17 +87,8 @@ def born_asleep(**arguments: Any) -> Bench:
 
 
 def stop(bench: Bench, broker: int) -> list[object]:
-    return bench.call(
-        StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=True)
-    )
+    return bench.call(StopBrokerRequest(broker=broker, force=True))
 
 
 def resume(bench: Bench, broker: int) -> None:
-    bench.call(ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker)))
-
-
-def description(bench: Bench) -> dict[str, object]:
-    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.result, dict)
-    return reply.result
+    bench.call(ResumeBrokerRequest(broker=broker))

@@ -4,9 +4,10 @@ import pytest
 
 from raylog.base.errors import InvalidPartitions, TooManyAwake
 from raylog.base.ids import TopicPartition
-from raylog.core.controller.events import AlterTopicConfigReceived, CreatePartitionsReceived, RequestSleep
+from raylog.core.controller.events import RequestSleep
+from raylog.core.controller.wake_queue import REQUEST_LASTS_MS
 from raylog.core.metadata.capacity import Capacity
-from raylog.core.sleeping.queue import REQUEST_LASTS_MS
+from raylog.protocol.admin import AlterTopicConfigRequest, CreatePartitionsRequest
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake
 
@@ -107,7 +108,7 @@ def test_what_never_sleeps_is_refused_with_the_bound_that_counts(
         bench.create(assignment=[[1]] * count, config=NEVER)
     assert "flights" not in bench.image.topics
     bench.create(assignment=[[1]] * (count - 1), config=NEVER)
-    more = CreatePartitionsReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="flights", total=count)
+    more = CreatePartitionsRequest(topic="flights", count=count, assignments=None)
     with pytest.raises(InvalidPartitions, match=why):
         bench.call(more)
 
@@ -129,9 +130,7 @@ def test_a_broker_that_reports_nothing_is_not_bounded() -> None:
 
 
 def configure(bench: Bench, config: dict[str, str]) -> None:
-    bench.call(
-        AlterTopicConfigReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="flights", set=config)
-    )
+    bench.call(AlterTopicConfigRequest(topic="flights", set=config, delete=()))
 
 
 def test_a_topic_that_sleeps_may_not_stay_awake_where_it_has_no_room() -> None:

@@ -8,15 +8,14 @@ from raylog.base.errors import InvalidConfig, InvalidPartitions, RaylogError
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.configuration.altering import value_of
 from raylog.core.configuration.config_key import Change
-from raylog.core.controller import ControllerMachine, MetadataImage
+from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.events import (
-    AlterClusterConfigReceived,
-    DescribeConfigsReceived,
-    InternalTopicRequested,
     SendClusterConfig,
 )
 from raylog.core.controller.internal_topics import ON_FIRST_USE
+from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import ClusterAltered, record_from_wire
+from raylog.protocol.admin import AlterClusterConfigRequest, DescribeConfigsRequest, EnsureInternalTopicRequest
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, Bench, running_topic, three_brokers
 
 SESSION, BEAT = "broker.session.timeout.ms", "broker.heartbeat.interval.ms"
@@ -25,20 +24,13 @@ Rows = dict[str, list[Any]]
 
 
 def alter(bench: Bench, settings: dict[str, Any] | None = None, *delete: str, validate_only: bool = False) -> Rows:
-    event = AlterClusterConfigReceived(
-        cause="test",
-        now_ms=bench.now,
-        request=bench.number(),
-        set=settings or {},
-        delete=delete,
-        validate_only=validate_only,
-    )
+    event = AlterClusterConfigRequest(set=settings or {}, delete=delete, validate_only=validate_only)
     rows: list[Any] = bench.call(event)
     return {row[0]: row[1:3] + row[6:] for row in rows}
 
 
 def described(bench: Bench, name: str) -> list[Any]:
-    event = DescribeConfigsReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=None)
+    event = DescribeConfigsRequest(topic=None)
     rows: list[Any] = bench.call(event)
     (row,) = [row for row in rows if row[0] == name]
     return list(row[1:3] + row[6:])
@@ -191,7 +183,7 @@ def test_what_a_topic_was_created_with_is_altered_until_then() -> None:
     assert described(bench, "offsets.topic.num.partitions") == ["3", "altered", "fixed", ""]
     alter(bench, {"offsets.topic.replication.factor": 1})  # the other topics that it is for do not exist yet
     for name in ON_FIRST_USE:
-        bench.call(InternalTopicRequested(cause="test", now_ms=bench.now, request=bench.number(), topic=name))
+        bench.call(EnsureInternalTopicRequest(topic=name))
     assert bench.image.topics["__scheduled"].partitions[0].replication_factor == 1
     with pytest.raises(InvalidConfig, match="`raylog topic reassign`"):
         alter(bench, {"offsets.topic.replication.factor": 3})

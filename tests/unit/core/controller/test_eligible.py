@@ -3,19 +3,20 @@
 import pytest
 
 from raylog.base.errors import InvalidUpdateVersion
-from raylog.core.controller import AlterTopicConfigReceived, DescribeClusterReceived, Reply, Warn
+from raylog.core.controller.events import Warn
+from raylog.core.decision import Reply
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
+from raylog.protocol.admin import AlterTopicConfigRequest
+from raylog.protocol.message import Setting
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
 TWO: dict[str, object] = {"min.insync.replicas": 2}
 
 
-def alter(bench: Bench, **changed: object) -> None:
+def alter(bench: Bench, **changed: Setting) -> None:
     settings = {name.replace("_", "."): value for name, value in changed.items()}
-    bench.call(
-        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=settings)
-    )
+    bench.call(AlterTopicConfigRequest(topic="flights", set=settings, delete=()))
 
 
 def warnings(bench: Bench) -> list[str]:
@@ -180,10 +181,8 @@ def test_the_mark_of_an_unclean_election_stays() -> None:
     bench.lose_replica(3)
     assert bench.summary() == (1, 3, (1,))
     assert bench.state().unclean_leader_epoch == 2
-    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.result, dict)
-    assert reply.result["unclean_partitions"] == [["flights-0", 2]]
+    described = bench.described()
+    assert described["unclean_partitions"] == [["flights-0", 2]]
 
 
 def test_an_unclean_election_clears_the_eligible_replicas() -> None:

@@ -1,7 +1,7 @@
 """Replicas that cannot return after the controller's restart are fenced early, if others can serve without them."""
 
 from raylog.base.ids import BrokerId
-from raylog.core.controller import EndpointsDead
+from raylog.core.controller.events import EndpointsDead
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 
 

@@ -9,9 +9,16 @@ from raylog.base.errors import InvalidRequest, UnsupportedVersion
 from raylog.base.features import FIRST, FIRST_LEVEL, LEVELS, SUPPORTED, LevelRange, misfit
 from raylog.base.ids import BrokerId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
-from raylog.core.controller.events import RaiseFeatureLevelReceived
-from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
+from raylog.core.controller.controller import ControllerMachine
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import (
+    BrokerRegistered,
+    ClusterCreated,
+    FeatureLevelRaised,
+    TopicDeleted,
+    record_from_wire,
+)
+from raylog.protocol.admin import RaiseFeatureLevelRequest, StopBrokerRequest
 from raylog.rpc.version import FEATURE_LEVEL
 from tests.unit.core.controller.bench import AWAKE, Bench
 
@@ -19,7 +26,7 @@ NEXT = LevelRange(1, 3)
 
 
 def raised(bench: Bench, level: int = -1) -> list[object]:
-    return bench.call(RaiseFeatureLevelReceived(cause="test", now_ms=bench.now, request=bench.number(), level=level))
+    return bench.call(RaiseFeatureLevelRequest(level=level))
 
 
 def of_first_release() -> Bench:
@@ -42,7 +49,7 @@ def upgraded(*brokers: int) -> Bench:
 def _later_controller() -> Iterator[None]:
     """The controller is of a later release."""
     with (
-        mock.patch("raylog.core.controller.feature_levels.SUPPORTED", NEXT),
+        mock.patch("raylog.core.controller.registrations.SUPPORTED", NEXT),
         mock.patch("raylog.core.controller.controller.SUPPORTED", NEXT),
     ):
         yield
@@ -94,7 +101,7 @@ def test_an_absent_broker_counts_and_a_stopped_one_does_not() -> None:
     bench.lose(("broker", 3))
     with pytest.raises(UnsupportedVersion, match="broker 3"):
         raised(bench, 3)
-    bench.call(StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(3)))
+    bench.call(StopBrokerRequest(broker=3, force=False))
     assert raised(bench, 3) == [3, 1]
 
 

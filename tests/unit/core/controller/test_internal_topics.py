@@ -3,15 +3,15 @@
 import pytest
 
 from raylog.base.errors import InvalidConfig, InvalidRequest
-from raylog.core.controller.events import InternalTopicRequested
 from raylog.core.controller.internal_topics import ON_FIRST_USE, SHARE_STATE_TOPIC
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
+from raylog.protocol.admin import EnsureInternalTopicRequest
 from tests.unit.core.controller.bench import Bench, three_brokers
 from tests.unit.core.controller.test_cluster_config import alter
 
 
 def ensure(bench: Bench, topic: str = SCHEDULED_TOPIC) -> list[object]:
-    return bench.call(InternalTopicRequested(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+    return bench.call(EnsureInternalTopicRequest(topic=topic))
 
 
 @pytest.mark.parametrize("topic", sorted(ON_FIRST_USE))

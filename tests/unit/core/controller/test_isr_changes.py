@@ -12,9 +12,10 @@ from raylog.base.errors import (
     StaleBrokerEpoch,
     UnknownTopicId,
 )
-from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch
-from raylog.core.controller import DeleteTopicReceived, IsrChangeReceived
+from raylog.base.ids import NO_LEADER
 from raylog.core.partition import PartitionState
+from raylog.protocol.admin import DeleteTopicRequest
+from raylog.protocol.controller import AlterPartitionRequest
 from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 
@@ -135,20 +136,18 @@ def test_a_leader_that_was_fenced_learns_that_its_view_is_old(bench: Bench) -> N
 
 def test_a_proposal_for_a_deleted_topic_is_refused(bench: Bench) -> None:
     session, topic_id = bench.sessions[T0, 1], bench.topic_id()
-    bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights"))
+    bench.call(DeleteTopicRequest(topic="flights"))
     with pytest.raises(UnknownTopicId):
         bench.call(
-            IsrChangeReceived(
-                cause="test",
-                now_ms=bench.now,
-                session=session,
-                request=bench.number(),
+            AlterPartitionRequest(
                 topic_id=topic_id,
-                partition=T0,
-                broker=BrokerId(1),
-                incarnation=Incarnation(1),
-                leader_epoch=LeaderEpoch(1),
-                partition_epoch=PartitionEpoch(1),
+                topic="flights",
+                partition=0,
+                broker=1,
+                incarnation=1,
+                leader_epoch=1,
+                partition_epoch=1,
                 isr=(),
-            )
+            ),
+            session,
         )

@@ -4,15 +4,13 @@ import pytest
 
 from raylog.base.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.base.ids import TopicPartition
-from raylog.core.controller import ElectLeadersReceived
+from raylog.protocol.admin import ElectedPartition, ElectLeadersRequest
 from tests.unit.core.controller.bench import CHECK_MS, T0, Bench, running_topic, three_brokers
 
 
 def elect(bench: Bench, *partitions: TopicPartition, unclean: bool = False) -> list[list[object]]:
-    event = ElectLeadersReceived(
-        cause="test", now_ms=bench.now, request=bench.number(), partitions=partitions or None, unclean=unclean
-    )
-    rows = bench.call(event)
+    named = [ElectedPartition(*partition) for partition in partitions]
+    rows = bench.call(ElectLeadersRequest(named or None, unclean))
     return [list(row) for row in rows if isinstance(row, list)]
 
 

@@ -1,5 +1,7 @@
 """Brokers, coordinators, producer ids, and the incarnations of the controller itself."""
 
+from typing import get_args, get_type_hints
+
 import pytest
 
 from raylog.base.errors import (
@@ -13,18 +15,22 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import BrokerId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.controller import (
-    CloseSession,
-    ControllerMachine,
-    ControllerSettings,
-    DescribeClusterReceived,
-    MetadataImage,
-    Reply,
-    StartCoordinator,
-    record_from_wire,
-)
+from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.coordinators import PRODUCER_EPOCHS, keeps_producer
-from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, TIMEOUT_MS, Bench, running_topic, three_brokers
+from raylog.core.controller.decision import ControllerSettings
+from raylog.core.controller.events import CloseSession, ControllerRequest, StartCoordinator
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import record_from_wire
+from raylog.protocol.admin import DescribeClusterRequest
+from tests.unit.core.controller.bench import (
+    DEFAULTS,
+    GRACE_MS,
+    TIMEOUT_MS,
+    Bench,
+    received,
+    running_topic,
+    three_brokers,
+)
 
 # ---------------------------------------------------------------- the controller itself
 
@@ -63,7 +69,7 @@ def test_a_controller_starts_once_and_before_its_first_step() -> None:
     settings = ControllerSettings(new_topic_id=lambda: "f" * 32)
     machine = ControllerMachine(MetadataImage(), settings=settings, now_ms=0)
     with pytest.raises(InvariantBroken):
-        machine.step(DescribeClusterReceived(cause="test", now_ms=0, request=1))
+        machine.step(received(DescribeClusterRequest(), 0))
     machine.start(0)
     with pytest.raises(InvariantBroken):
         machine.start(0)
@@ -74,12 +80,17 @@ def test_the_description_names_what_an_operator_looks_for() -> None:
     bench.isr(1, [1])
     bench.lose_replica(1)
     bench.replica(1, log_lost=True)
-    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.result, dict)
-    assert reply.result["leaderless_partitions"] == ["flights-0"]
-    assert reply.result["under_replicated_partitions"] == ["flights-0"]
-    assert reply.result["lost_logs"] == [["flights-0", 1]]
+    described = bench.described()
+    assert described["leaderless_partitions"] == ["flights-0"]
+    assert described["under_replicated_partitions"] == ["flights-0"]
+    assert described["lost_logs"] == [["flights-0", 1]]
+
+
+def test_every_request_has_a_handler_that_takes_it() -> None:
+    handlers = Bench().start().machine._handlers
+    assert set(handlers) == set(get_args(ControllerRequest))
+    for message, handler in handlers.items():
+        assert get_args(get_type_hints(handler)["event"]) == (message,)
 
 
 # ---------------------------------------------------------------- brokers

@@ -4,9 +4,11 @@ import pytest
 
 from raylog.base.errors import InvalidRequest, StaleBrokerEpoch, UnknownTopicId, UnknownTopicOrPartition
 from raylog.base.ids import BrokerId, TopicPartition
-from raylog.core.controller import AlterTopicConfigReceived, CloseSession, Reply, SendPartitionState, Tick
+from raylog.core.controller.events import CloseSession, SendPartitionState, Tick
+from raylog.core.decision import Reply
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState
+from raylog.protocol.admin import AlterTopicConfigRequest
 from tests.unit.core.controller.bench import (
     GRACE_MS,
     T0,
@@ -38,9 +40,7 @@ def test_a_registration_returns_the_incarnation_and_a_state_with_it() -> None:
 def test_a_registration_returns_the_settings_of_now() -> None:
     bench = running_topic(config={"retention.ms": 5})
     set_now = {"retention.ms": "7", "flush.ms": "9"}
-    bench.call(
-        AlterTopicConfigReceived(cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=set_now)
-    )
+    bench.call(AlterTopicConfigRequest(topic="flights", set=set_now, delete=()))
     assert bench.replica(2)[3] == bench.image.topics["flights"].config
     assert set_now.items() <= bench.image.topics["flights"].config.items()
 

@@ -3,25 +3,23 @@
 import pytest
 
 from raylog.base.errors import IneligibleReplica, StaleBrokerEpoch
-from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch
-from raylog.core.controller import LeaderResigned
+from raylog.base.ids import BrokerId, LeaderEpoch
+from raylog.protocol.controller import ResignLeaderRequest
 from tests.unit.core.controller.bench import T0, Bench, running_topic
 
 
 def resigns(bench: Bench, broker: int, *, leader_epoch: int | None = None, incarnation: int | None = None) -> None:
     state = bench.state()
     bench.call(
-        LeaderResigned(
-            cause="test",
-            now_ms=bench.now,
-            session=bench.sessions.get((T0, broker), 0),
-            request=bench.number(),
+        ResignLeaderRequest(
             topic_id=state.topic_id,
-            partition=T0,
-            broker=BrokerId(broker),
-            incarnation=Incarnation(bench.lives[T0, broker] if incarnation is None else incarnation),
+            topic=T0.topic,
+            partition=T0.partition,
+            broker=broker,
+            incarnation=bench.lives[T0, broker] if incarnation is None else incarnation,
             leader_epoch=state.leader_epoch if leader_epoch is None else LeaderEpoch(leader_epoch),
-        )
+        ),
+        bench.sessions.get((T0, broker), 0),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import RequestSleep, RestRequested
-from raylog.core.sleeping.stop import ANSWERS_WITHIN_MS, AT_ONCE, LASTS_MS
+from raylog.core.controller.rest import ANSWERS_WITHIN_MS, AT_ONCE, LASTS_MS
 from tests.unit.core.controller.bench import GRACE_MS, Bench, running_topic
 from tests.unit.core.controller.sleep_bench import configure, end_processes, propose, sleeping_topic, wake
 

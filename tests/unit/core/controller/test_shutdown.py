@@ -3,26 +3,22 @@
 import pytest
 
 from raylog.base.errors import IneligibleReplica, InvalidReplicationFactor, InvalidRequest, StopRefused
-from raylog.base.ids import BrokerId, TopicPartition
-from raylog.core.controller import DescribeClusterReceived, Reply, ResumeBrokerReceived, StopBrokerReceived
+from raylog.base.ids import TopicPartition
+from raylog.protocol.admin import ResumeBrokerRequest, StopBrokerRequest
 from tests.unit.core.controller.bench import Bench, running_topic, three_brokers
 
 
 def stop(bench: Bench, broker: int, *, force: bool = False) -> list[object]:
-    return bench.call(
-        StopBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker), force=force)
-    )
+    return bench.call(StopBrokerRequest(broker=broker, force=force))
 
 
 def resume(bench: Bench, broker: int) -> None:
-    bench.call(ResumeBrokerReceived(cause="test", now_ms=bench.now, request=bench.number(), broker=BrokerId(broker)))
+    bench.call(ResumeBrokerRequest(broker=broker))
 
 
 def stopped(bench: Bench) -> list[int]:
-    [reply] = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
-    assert isinstance(reply, Reply)
-    assert isinstance(reply.result, dict)
-    rows = reply.result["brokers"]
+    described = bench.described()
+    rows = described["brokers"]
     assert isinstance(rows, list)
     return [row["broker"] for row in rows if row["stopped"]]
 
@@ -116,7 +112,7 @@ def test_the_last_replica_that_runs_counts_as_the_only_copy() -> None:
 
 
 def test_the_majority_of_the_metadata_is_never_given_up() -> None:
-    from raylog.core.controller import VotersShown
+    from raylog.core.controller.events import VotersShown
 
     bench = three_brokers()
     bench.step(VotersShown(cause="test", now_ms=bench.now, voters={"1": "a", "2": "b", "3": "c"}))
@@ -127,7 +123,7 @@ def test_the_majority_of_the_metadata_is_never_given_up() -> None:
 
 def test_a_repeated_stop_is_refused_once_the_majority_needs_the_broker() -> None:
     """The first one was interrupted, so that the broker's processes still run; then another voter was lost."""
-    from raylog.core.controller import VotersShown
+    from raylog.core.controller.events import VotersShown
 
     bench = three_brokers()
     bench.step(VotersShown(cause="test", now_ms=bench.now, voters={"1": "a", "2": "b", "3": "c"}))

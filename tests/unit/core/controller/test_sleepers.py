@@ -6,23 +6,16 @@ from raylog.base.ids import (
     NO_LEADER,
     TopicPartition,
 )
-from raylog.core.controller import (
-    MetadataImage,
-    record_from_wire,
-)
-from raylog.core.controller.events import (
-    AlterTopicConfigReceived,
-    DeleteTopicReceived,
-    ElectLeadersReceived,
-)
-from raylog.core.metadata.records import PartitionsBornAsleep
+from raylog.core.metadata.image import MetadataImage
+from raylog.core.metadata.records import PartitionsBornAsleep, record_from_wire
 from raylog.core.partition import NEVER_WRITTEN
+from raylog.protocol.admin import AlterTopicConfigRequest, DeleteTopicRequest, ElectLeadersRequest
+from raylog.protocol.message import Setting
 from tests.unit.core.controller.bench import AWAKE, GRACE_MS, Bench, three_brokers
 from tests.unit.core.controller.sleep_bench import (
     POINT,
     SLEEPS,
     born_asleep,
-    description,
     resume,
     sleeping_topic,
     stop,
@@ -54,10 +47,10 @@ def test_without_any_broker_it_keeps_its_leader_until_one_is_back(bench: Bench) 
     bench.lose(("broker", 3))
     bench.lose(("broker", 1))
     assert bench.summary() == (1, 1, (1, 2, 3))
-    assert description(bench)["leaderless_partitions"] == ["flights-0"]
+    assert bench.described()["leaderless_partitions"] == ["flights-0"]
     bench.broker(3)
     assert bench.summary() == (3, 2, (1, 2, 3))
-    assert description(bench)["leaderless_partitions"] == []
+    assert bench.described()["leaderless_partitions"] == []
 
 
 def test_a_controller_that_starts_waits_before_it_moves_sleepers() -> None:
@@ -89,7 +82,7 @@ def test_the_last_broker_that_is_resumed_leads_what_slept_without_one(bench: Ben
     for broker in (2, 3, 1):
         stop(bench, broker)
     assert bench.summary()[0] == 1
-    assert description(bench)["leaderless_partitions"] == ["flights-0"]
+    assert bench.described()["leaderless_partitions"] == ["flights-0"]
     resume(bench, 3)
     assert bench.summary() == (3, 2, (1, 2, 3))
 
@@ -127,11 +120,10 @@ def test_a_reassignment_wakes_it_and_an_order_of_preference_does_not(bench: Benc
 
 
 def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not(bench: Bench) -> None:
-    change = {"cause": "test", "now_ms": bench.now, "topic": "flights"}
-    bench.call(AlterTopicConfigReceived(**change, request=bench.number(), set={"retention.ms": "5"}))  # type: ignore[arg-type]
+    bench.call(AlterTopicConfigRequest("flights", {"retention.ms": "5"}, ()))
     assert bench.state().asleep == POINT
-    bench.call(DeleteTopicReceived(**change, request=bench.number()))  # type: ignore[arg-type]
-    assert description(bench)["asleep_partitions"] == 0
+    bench.call(DeleteTopicRequest("flights"))
+    assert bench.described()["asleep_partitions"] == 0
 
 
 @pytest.mark.parametrize(
@@ -146,19 +138,16 @@ def test_a_configuration_wakes_nothing_and_a_deleted_topic_counts_not(bench: Ben
     ],
 )
 def test_a_topic_wakes_for_a_configuration_that_removes_records(
-    bench: Bench, change: dict[str, object], wakes: bool
+    bench: Bench, change: dict[str, Setting], wakes: bool
 ) -> None:
-    alter = AlterTopicConfigReceived(
-        cause="test", now_ms=bench.now, request=bench.number(), topic="flights", set=change
-    )
-    bench.call(alter)
+    bench.call(AlterTopicConfigRequest("flights", change, ()))
     assert (bench.state().asleep is None) == wakes
 
 
 def test_leadership_returns_to_the_preferred_broker_asleep(bench: Bench) -> None:
     bench.lose(("broker", 1))
     bench.broker(1)
-    bench.call(ElectLeadersReceived(cause="test", now_ms=bench.now, request=bench.number()))
+    bench.call(ElectLeadersRequest(partitions=None, unclean=False))
     assert bench.summary() == (1, 3, (1, 2, 3))
     assert bench.state().asleep == POINT
 

@@ -20,7 +20,6 @@ from tests.unit.core.controller.bench import GRACE_MS, T0, running_topic
 from tests.unit.core.controller.sleep_bench import (
     POINT,
     born_asleep,
-    description,
     end_processes,
     propose,
     sleeping_topic,
@@ -69,10 +68,10 @@ def test_a_session_that_stays_for_a_moment_is_legal() -> None:
 
 def test_the_description_counts_those_that_sleep() -> None:
     bench = running_topic()
-    assert description(bench)["asleep_partitions"] == 0
+    assert bench.described()["asleep_partitions"] == 0
     propose(bench)
-    assert description(bench)["asleep_partitions"] == 1
-    assert description(bench)["leaderless_partitions"] == []
+    assert bench.described()["asleep_partitions"] == 1
+    assert bench.described()["leaderless_partitions"] == []
 
 
 # ---------------------------------------------------------------- refused
@@ -176,7 +175,7 @@ def test_a_topic_or_partition_that_does_not_exist_cannot_be_woken() -> None:
     for number in (2, -1):
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 1"):
             wake(bench, partitions=[0, number])
-    assert description(bench)["asleep_partitions"] == 2, "none was woken"
+    assert bench.described()["asleep_partitions"] == 2, "none was woken"
 
 
 def test_a_replica_that_has_not_ended_registers_again_when_it_wakes() -> None:

@@ -5,13 +5,13 @@ import pytest
 from raylog.base.errors import InvalidRequest, StaleBrokerEpoch
 from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import (
-    AlterTopicConfigReceived,
-    CoordinatorSleepProposed,
     EndCoordinator,
     RequestSleep,
     RestRequested,
     StartCoordinator,
 )
+from raylog.protocol.admin import AlterTopicConfigRequest
+from raylog.protocol.controller import SleepCoordinatorRequest
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS
 
@@ -30,15 +30,8 @@ def served() -> Bench:
 
 def propose(bench: Bench, *, session: int | None = None, epoch: int = 0) -> list[object]:
     return bench.call(
-        CoordinatorSleepProposed(
-            cause="test",
-            now_ms=bench.now,
-            session=bench.sessions["group", 0] if session is None else session,
-            request=bench.number(),
-            kind="group",
-            index=0,
-            epoch=epoch,
-        )
+        SleepCoordinatorRequest(kind="group", index=0, epoch=epoch),
+        bench.sessions["group", 0] if session is None else session,
     )
 
 
@@ -86,11 +79,7 @@ def test_only_the_registered_life_may_end() -> None:
 def test_a_coordinator_stays_where_its_partitions_do_not_sleep() -> None:
     bench = served()
     stay = {"replica.sleep.after.ms": "-1"}
-    bench.call(
-        AlterTopicConfigReceived(
-            cause="test", now_ms=bench.now, request=bench.number(), topic="__consumer_offsets", set=stay
-        )
-    )
+    bench.call(AlterTopicConfigRequest(topic="__consumer_offsets", set=stay, delete=()))
     with pytest.raises(InvalidRequest, match="do not sleep"):
         propose(bench)
     assert bench.image.coordinators["group", 0].port == 20_000

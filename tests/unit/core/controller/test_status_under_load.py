@@ -7,14 +7,14 @@ import pytest
 
 from raylog.base.errors import TooManyAwake
 from tests.unit.core.controller.bench import AWAKE, Bench
-from tests.unit.core.controller.sleep_bench import SLEEPS, description, wake
+from tests.unit.core.controller.sleep_bench import SLEEPS, wake
 
 MANY = 300
 
 
 def brokers_online(bench: Bench, count: int = 3) -> list[object]:
     """Brokers by the status, which :func:`description` gets in one step."""
-    found = description(bench)["brokers"]
+    found = bench.described()["brokers"]
     assert isinstance(found, list)
     assert len(found) == count
     return found
@@ -38,14 +38,14 @@ def test_it_is_answered_while_brokers_are_at_their_limit() -> None:
     for number in (1, 2):
         with pytest.raises(TooManyAwake, match="has 1 replicas awake and may have 1"):
             wake(bench, partitions=[number])
-        assert description(bench)["asleep_partitions"] == 2
+        assert bench.described()["asleep_partitions"] == 2
         brokers_online(bench)
 
 
 def test_it_is_answered_while_many_partitions_start() -> None:
     bench = started(**AWAKE)
     bench.create(assignment=placed(MANY))
-    leaderless = description(bench)["leaderless_partitions"]
+    leaderless = bench.described()["leaderless_partitions"]
     assert isinstance(leaderless, list)
     assert len(leaderless) == MANY
     brokers_online(bench)
@@ -58,7 +58,7 @@ def test_it_is_answered_between_any_two_replicas_that_start() -> None:
     for broker in (1, 2, 3):
         bench.replica(broker)
         brokers_online(bench)
-    assert description(bench)["asleep_partitions"] == 0
+    assert bench.described()["asleep_partitions"] == 0
 
 
 def test_it_is_answered_while_all_partitions_wake_and_time_passes() -> None:
@@ -68,4 +68,4 @@ def test_it_is_answered_while_all_partitions_wake_and_time_passes() -> None:
     for _ in range(3):
         bench.wait(1_000)
         brokers_online(bench)
-    assert description(bench)["asleep_partitions"] == 0
+    assert bench.described()["asleep_partitions"] == 0

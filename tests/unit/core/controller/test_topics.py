@@ -1,5 +1,6 @@
 """Topics: names, creation, deletion, configuration."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,31 +16,27 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import TopicPartition
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
-from raylog.core.controller import AlterTopicConfigReceived, DeleteTopicReceived, StopReplica
-from raylog.core.controller.events import DescribeConfigsReceived
+from raylog.core.controller.events import (
+    StopReplica,
+)
 from raylog.core.controller.topics import validate_topic_name
+from raylog.protocol.admin import AlterTopicConfigRequest, DeleteTopicRequest, DescribeConfigsRequest
 from tests.unit.core.controller.bench import AWAKE, DEFAULTS, GRACE_MS, T0, Bench, running_topic, three_brokers
 
 
 def delete(bench: Bench, topic: str = "flights") -> list[object]:
-    return bench.call(DeleteTopicReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic))
+    return bench.call(DeleteTopicRequest(topic=topic))
 
 
 def described(bench: Bench, topic: str | None) -> list[Any]:
-    event = DescribeConfigsReceived(cause="test", now_ms=bench.now, request=bench.number(), topic=topic)
+    event = DescribeConfigsRequest(topic=topic)
     return bench.call(event)
 
 
-def alter(bench: Bench, *, topic: str = "flights", **change: object) -> list[object]:
-    return bench.call(
-        AlterTopicConfigReceived(
-            cause="test",
-            now_ms=bench.now,
-            request=bench.number(),
-            topic=topic,
-            **change,  # type: ignore[arg-type]
-        )
-    )
+def alter(
+    bench: Bench, *, topic: str = "flights", set: dict[str, Any] | None = None, delete: Sequence[str] = ()
+) -> list[object]:
+    return bench.call(AlterTopicConfigRequest(topic, set or {}, delete))
 
 
 # ---------------------------------------------------------------- names
@@ -106,7 +103,7 @@ def test_a_given_assignment_is_taken_as_it_is(bench: Bench) -> None:
         ({"config": {"min.insync.replicas": 3}}, InvalidConfig),
     ],
 )
-def test_an_illegal_request_creates_nothing(bench: Bench, arguments: dict[str, object], error: type[Exception]) -> None:
+def test_an_illegal_request_creates_nothing(bench: Bench, arguments: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error):
         bench.create("flights", **arguments)
     assert bench.image.topics == {}

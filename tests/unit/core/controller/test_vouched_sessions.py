@@ -3,7 +3,8 @@
 import pytest
 
 from raylog.base.errors import BrokerIdNotRegistered, InvalidUpdateVersion
-from raylog.core.controller import SendPartitionState, SessionHeartbeat
+from raylog.core.controller.events import SendPartitionState
+from raylog.protocol.controller import ReplicaNote, SessionHeartbeatRequest
 from tests.unit.core.controller.bench import T0, TIMEOUT_MS, Bench, running_topic
 
 TICK_MS = 500
@@ -12,9 +13,8 @@ TICK_MS = 500
 def state(bench: Bench, broker: int, vouched: list[int] | None = None, *notes: tuple[int, int, int]) -> None:
     """A broker's heartbeat."""
     bench.step(
-        SessionHeartbeat(
-            cause="test", now_ms=bench.now, session=bench.sessions["broker", broker], vouched=vouched, notes=notes
-        )
+        SessionHeartbeatRequest(vouched=vouched, notes=[ReplicaNote(*note) for note in notes]),
+        bench.sessions["broker", broker],
     )
 
 
@@ -118,7 +118,7 @@ def test_nothing_is_confirmed_on_a_connection_whose_session_is_over(bench: Bench
     bench.silent.add(session)
     bench.silent.discard(bench.sessions[T0, 1])
     bench.wait(TIMEOUT_MS + TICK_MS)
-    bench.step(SessionHeartbeat(cause="test", now_ms=bench.now, session=session))
+    bench.step(SessionHeartbeatRequest(), session)
     with pytest.raises(BrokerIdNotRegistered):
         bench.machine.absent(session)
     assert bench.machine.absent(bench.sessions["broker", 3]) == []
@@ -170,7 +170,7 @@ def test_disks_that_hang_are_reported_by_the_broker_of_a_vouched_replica(bench: 
 def test_the_disk_of_a_replica_that_speaks_is_reported_by_itself() -> None:
     bench = running_topic()
     session = bench.sessions[T0, 1]
-    bench.step(SessionHeartbeat(cause="test", now_ms=bench.now, session=session, disk_hanging_ms=900))
+    bench.step(SessionHeartbeatRequest(disk_hanging_ms=900), session)
     assert bench.machine.hanging_disks() == [["flights-0", 1, 900]]
     state(bench, 1, [bench.lives[T0, 1]])
     assert bench.machine.hanging_disks() == []

@@ -1,10 +1,10 @@
 """Wakes that no request waits for: they come as soon as their brokers have room, and not before."""
 
 from raylog.base.ids import BrokerId, TopicPartition
-from raylog.core.controller.events import AlterTopicConfigReceived, DeleteTopicReceived, RequestSleep
+from raylog.core.controller.events import RequestSleep
 from raylog.core.controller.liveness import WOKEN_LEADER_WAIT_MS
-from raylog.core.reassignment.requests import is_moving
-from raylog.core.sleeping.queue import STARTS_AT_ONCE
+from raylog.core.controller.wake_queue import STARTS_AT_ONCE
+from raylog.protocol.admin import AlterTopicConfigRequest, DeleteTopicRequest
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, sleeping_topic, wake
 
@@ -42,7 +42,7 @@ def test_moves_wake_as_many_partitions_as_have_room() -> None:
     bench = sleepers(3, limit=2)
     move(bench, 0, 1, 2)
     assert states(bench) == [AWAKE, AWAKE, ASLEEP]
-    assert all(is_moving(state) for state in bench.image.topics["flights"].partitions), "the last one waits"
+    assert all(state.is_moving for state in bench.image.topics["flights"].partitions), "the last one waits"
     bench.wait(30_000)
     assert states(bench) == [AWAKE, AWAKE, ASLEEP]
 
@@ -53,7 +53,7 @@ def test_a_move_that_waits_goes_on_when_another_partition_is_deleted() -> None:
     wake(bench, "gates")
     move(bench, 0)
     assert states(bench) == [ASLEEP]
-    bench.call(DeleteTopicReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="gates"))
+    bench.call(DeleteTopicRequest(topic="gates"))
     bench.wait(500)
     assert states(bench) == [AWAKE]
 
@@ -150,15 +150,12 @@ def test_a_move_that_waits_can_be_cancelled() -> None:
     bench.reassign_all([("flights", 1, None)])
     state = bench.image.topics["flights"].partitions[1]
     assert state.asleep is not None
-    assert (state.replicas, is_moving(state)) == ((1, 2), False)
+    assert (state.replicas, state.is_moving) == ((1, 2), False)
 
 
 def test_what_has_records_to_remove_waits_for_room_too() -> None:
     bench = with_limit(sleeping_topic(), 0)
-    remove: dict[str, object] = {"retention.bytes": 1}
-    bench.call(
-        AlterTopicConfigReceived(cause="t", now_ms=bench.now, request=bench.number(), topic="flights", set=remove)
-    )
+    bench.call(AlterTopicConfigRequest(topic="flights", set={"retention.bytes": 1}, delete=()))
     bench.wait(5_000)
     assert states(bench) == [ASLEEP]
     with_limit(bench, 1).wait(500)

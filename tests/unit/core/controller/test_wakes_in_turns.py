@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from raylog.base.errors import TooManyAwake
 from raylog.base.ids import TopicPartition
 from raylog.core.controller.events import RequestSleep
-from raylog.core.sleeping.shares import in_turns
+from raylog.core.controller.wake_queue import in_turns
 from tests.unit.core.controller.bench import Bench
 from tests.unit.core.controller.sleep_bench import SLEEPS, propose, wake
 

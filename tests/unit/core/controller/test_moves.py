@@ -12,7 +12,8 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId, TopicPartition
-from raylog.core.controller import CloseSession, DescribeClusterReceived, MetadataImage, SendPartitionState
+from raylog.core.controller.events import CloseSession, SendPartitionState
+from raylog.core.metadata.image import MetadataImage
 from tests.unit.core.controller.bench import DEFAULTS, GRACE_MS, T0, Bench, running_topic
 
 
@@ -317,5 +318,4 @@ def test_the_settings_count_on_the_smaller_set_until_the_end() -> None:
 
 def test_the_description_names_what_moves(bench: Bench) -> None:
     bench.reassign([1, 2, 4])
-    answers = bench.step(DescribeClusterReceived(cause="test", now_ms=bench.now, request=bench.number()))
-    assert answers[0].result["reassigning_partitions"] == ["flights-0"]  # type: ignore[union-attr, call-overload]
+    assert bench.described()["reassigning_partitions"] == ["flights-0"]

@@ -19,11 +19,12 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import ElectLeadersReceived
-from raylog.core.controller.leading.leadership import Standing, led_by_preferred
+from raylog.core.controller.leadership import Standing, led_by_preferred
 from raylog.core.controller.liveness import Liveness
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
+from raylog.core.received import Received
+from raylog.protocol.admin import ElectedPartition, ElectLeadersRequest
 
 ELECTIONS_MAX = 1_000
 """Leaders that one check of the imbalance moves; the next check continues."""
@@ -39,32 +40,34 @@ class Elections:
 
     # ------------------------------------------------------------ on request
 
-    def elect(self, event: ElectLeadersReceived, decision: ControllerDecision) -> None:
+    def elect(self, event: Received[ElectLeadersRequest], decision: ControllerDecision) -> None:
         """Hold the requested elections; answers [topic, partition, error code, message, leader, epoch].
 
         A request for all partitions is answered without those that need no election.
         """
-        if event.unclean and event.partitions is None:
+        requested = event.message
+        if requested.unclean and requested.partitions is None:
             raise InvalidRequest("An unclean election loses records: name the partition that it is for.")
-        wanted = self._named(event.partitions, decision)
+        wanted = self._named(requested.partitions, decision)
         rows: list[object] = []
         for partition in wanted:
             error = (
                 self._elect_unclean(partition, decision)
-                if event.unclean
+                if requested.unclean
                 else self._elect_preferred(partition, decision)
             )
             state = self._state(partition, decision)
-            if event.partitions is None and isinstance(error, ElectionNotNeeded):
+            if requested.partitions is None and isinstance(error, ElectionNotNeeded):
                 continue
             code, message = (0, "") if error is None else (error.code, error.message)
             rows.append([partition.topic, partition.partition, code, message, state.leader, state.leader_epoch])
         decision.reply(event.request, rows)
 
-    def _named(self, partitions: Sequence[TopicPartition] | None, decision: ControllerDecision) -> list[TopicPartition]:
+    def _named(self, named: Sequence[ElectedPartition] | None, decision: ControllerDecision) -> list[TopicPartition]:
         image = decision.image
-        if partitions is None:
+        if named is None:
             return [state.partition for state in image.partitions()]
+        partitions = [TopicPartition(each.topic, each.partition) for each in named]
         for partition in partitions:
             topic = image.topics.get(partition.topic)
             if topic is None:

@@ -5,7 +5,7 @@ once starve their broker: it cannot vouch for those that are still stopped, so i
 of running processes nothing is closed in time. So the next partitions wait until those before them have no process
 left.
 
-Owned by :class:`raylog.core.sleeping.queue.WakeQueue`. Kept in memory: the next controller is not about to stop.
+Owned by :class:`raylog.core.controller.wake_queue.WakeQueue`. Kept in memory: the next controller is not about to stop.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Final
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.controller.sleep import request_sleep
 from raylog.core.partition import PartitionState
-from raylog.core.sleeping.changes import request_sleep
 
 AT_ONCE: Final = 9
 """Most replicas of one broker whose partitions fall asleep at a time."""

@@ -1,11 +1,17 @@
-"""Execution of reassignments in the controller: requests, completion, removal of replicas.
+"""Moves of partitions to other brokers (KIP-455): requests, completion, removal of replicas.
 
 Called by the controller's step: for requests, and after each event for every partition that it changed.
+
+While a partition moves, its replicas are the target, followed by those that will be removed; ``adding`` and
+``removing`` name the new and the leaving ones. The move is complete when the ISR has the whole target. Removing a
+replica always ends the leader epoch, with an election or without a leader: a leader that missed the change can then
+neither commit nor credit a later incarnation of that replica with the progress of the earlier one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from raylog.base.errors import (
     InvalidReplicaAssignment,
@@ -14,22 +20,19 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
     did_you_mean,
 )
-from raylog.base.ids import BrokerId, Incarnation, TopicPartition
+from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
 from raylog.core.config import CLUSTER_KEYS, TopicConfig
 from raylog.core.controller.cluster_config import altered
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import (
-    AlterReassignmentsReceived,
-    ListReassignmentsReceived,
-    SendPartitionState,
-)
-from raylog.core.controller.leading.leadership import Standing
+from raylog.core.controller.events import SendPartitionState
+from raylog.core.controller.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
+from raylog.core.controller.wake_queue import WakeQueue
 from raylog.core.metadata.image import partition_changed
 from raylog.core.partition import PartitionState
-from raylog.core.reassignment.requests import begun, cancelled, completed, is_moving
-from raylog.core.sleeping.queue import WakeQueue
+from raylog.core.received import Received
+from raylog.protocol.admin import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
 
 THROTTLE_KEY = "follower.replication.throttled.rate"
 
@@ -52,7 +55,7 @@ class Moves:
 
     def started(self, decision: ControllerDecision) -> None:
         """Continue the moves of earlier incarnations of the controller."""
-        self._moving = {state.partition for state in decision.image.partitions() if is_moving(state)}
+        self._moving = {state.partition for state in decision.image.partitions() if state.is_moving}
         self.time_passed(decision)
 
     def time_passed(self, decision: ControllerDecision) -> None:
@@ -67,7 +70,7 @@ class Moves:
 
     def _advance(self, partition: TopicPartition, decision: ControllerDecision) -> None:
         state = decision.image.partition(partition)
-        if state is None or not is_moving(state):
+        if state is None or not state.is_moving:
             self._moving.discard(partition)
             return
         self._moving.add(partition)
@@ -80,21 +83,25 @@ class Moves:
 
     # ------------------------------------------------------------ requests
 
-    def alter(self, event: AlterReassignmentsReceived, decision: ControllerDecision) -> None:
+    def alter(self, event: Received[AlterPartitionReassignmentsRequest], decision: ControllerDecision) -> None:
         """Begin and cancel the moves of one request, all or none; raises the error of the first impossible one."""
-        if event.throttle is not None:
-            CLUSTER_KEYS[THROTTLE_KEY].read(event.throttle)
+        throttle = event.message.throttle
+        if throttle is not None:
+            CLUSTER_KEYS[THROTTLE_KEY].read(throttle)
         seen: set[TopicPartition] = set()
         decided: list[tuple[PartitionState, PartitionState]] = []
-        for topic, number, target in event.changes:
-            state = self._known(topic, number, decision)
+        for change in event.message.changes:
+            state = self._known(change.topic, change.partition, decision)
             if state.partition in seen:
                 raise InvalidRequest(f"{state.partition} is named twice; say once what is to become of it.")
             seen.add(state.partition)
-            after = self._cancelled(state, decision) if target is None else self._begun(state, tuple(target), decision)
+            if change.replicas is None:
+                after = self._cancelled(state, decision)
+            else:
+                after = self._begun(state, tuple(BrokerId(broker) for broker in change.replicas), decision)
             decided.append((state, after))
-        if event.throttle is not None:
-            altered({THROTTLE_KEY: event.throttle}, (), decision)
+        if throttle is not None:
+            altered({THROTTLE_KEY: throttle}, (), decision)
         for before, after in decided:
             if after is not before:
                 self._change(before, after, "its partition's move was changed or cancelled", decision)
@@ -120,12 +127,12 @@ class Moves:
         self._advance(state.partition, decision)
         return True
 
-    def listed(self, event: ListReassignmentsReceived, decision: ControllerDecision) -> None:
+    def listed(self, event: Received[ListPartitionReassignmentsRequest], decision: ControllerDecision) -> None:
         """Answer with every partition that moves: topic, partition, replicas, adding, removing, ISR, leader."""
         rows: list[object] = []
         for partition in sorted(self._moving):
             state = decision.image.partition(partition)
-            if state is not None and is_moving(state):
+            if state is not None and state.is_moving:
                 rows.append(
                     [
                         partition.topic,
@@ -181,7 +188,7 @@ class Moves:
         return after
 
     def _cancelled(self, state: PartitionState, decision: ControllerDecision) -> PartitionState:
-        if not is_moving(state):
+        if not state.is_moving:
             raise NoReassignmentInProgress(f"{state.partition} is not being moved; there is nothing to cancel.")
         after = cancelled(state, self._ready(state, decision))
         if after is None:
@@ -197,7 +204,7 @@ class Moves:
         """Write the new state, and stop the replicas that it no longer has; a sleeping partition is woken to move."""
         partition = before.partition
         decision.write(partition_changed(after))
-        if is_moving(after):
+        if after.is_moving:
             self._wakes.add(after)
         decision.resend_state(partition)
         self._liveness.settle(partition, decision)
@@ -226,3 +233,65 @@ class Moves:
 
 def _listed(brokers: Sequence[int]) -> str:
     return ", ".join(str(broker) for broker in brokers) or "none"
+
+
+def begun(state: PartitionState, target: Sequence[BrokerId], ready: Collection[BrokerId]) -> PartitionState | None:
+    """Return the state that begins the move to ``target``; it replaces a move that is under way.
+
+    ``ready``: the replicas that may lead, which are online and have their logs. None = the ISR would be empty; the same
+    object = no change.
+    """
+    original = state.original
+    adding = tuple(broker for broker in target if broker not in original)
+    removing = tuple(broker for broker in original if broker not in target)
+    return _reshaped(state, (*target, *removing), adding, removing, ready)
+
+
+def cancelled(state: PartitionState, ready: Collection[BrokerId]) -> PartitionState | None:
+    """Return the state without the replicas that were to be added; None = the ISR would be empty."""
+    return _reshaped(state, state.original, (), (), ready)
+
+
+def completed(
+    state: PartitionState, ready: Collection[BrokerId], lost: Collection[BrokerId] = ()
+) -> PartitionState | None:
+    """Return the state without the replicas that were to be removed; None = it is too early.
+
+    The whole target has to be in the ISR and have its logs (``lost``: brokers that lost theirs), and one of its members
+    has to be able to lead. A partition without a leader waits for its election first.
+    """
+    target = state.target
+    if not state.is_moving or state.leader == NO_LEADER or not set(target) <= set(state.isr) - set(lost):
+        return None
+    after = _reshaped(state, target, (), (), ready)
+    return None if after is None or after.leader == NO_LEADER else after
+
+
+def _reshaped(
+    state: PartitionState,
+    replicas: tuple[BrokerId, ...],
+    adding: tuple[BrokerId, ...],
+    removing: tuple[BrokerId, ...],
+    ready: Collection[BrokerId],
+) -> PartitionState | None:
+    if (replicas, adding, removing) == (state.replicas, state.adding, state.removing):
+        return state
+    isr = tuple(broker for broker in replicas if broker in state.isr)
+    if not isr:
+        return None
+    leader, leader_epoch = state.leader, state.leader_epoch
+    if leader != NO_LEADER and set(state.replicas) - set(replicas):
+        heirs = [leader] if leader in replicas else [broker for broker in isr if broker in ready]
+        leader = heirs[0] if heirs else NO_LEADER
+        leader_epoch = LeaderEpoch(leader_epoch + 1) if heirs else leader_epoch
+    return replace(
+        state,
+        replicas=replicas,
+        adding=adding,
+        removing=removing,
+        isr=isr,
+        elr=tuple(broker for broker in replicas if broker in state.elr),
+        leader=leader,
+        leader_epoch=leader_epoch,
+        partition_epoch=PartitionEpoch(state.partition_epoch + 1),
+    )

@@ -1,10 +1,14 @@
 """Which sleeping partitions wake, and in which order, if brokers do not have room for all of them.
 
-Partitions that requests wait for come first, topic by topic in turns (``shares.py``); while a broker has such requests
+Partitions that requests wait for come first, topic by topic in turns; while a broker has such requests
 it repeats its own every second. Then come partitions that have to wake for another reason: moves, lost logs,
 configurations that remove records, and partitions that sleep only because the cluster was stopped. This second kind
 also waits until few others are starting: a broker starts replicas' processes in the order in which they wake, a few at
 a time, and a request for a sleeping partition would wait behind all of them.
+
+If there is no room, topics take turns: the next place is for the topic with the fewest partitions awake or ahead in the
+queue. So a reader of hundreds of partitions delays the first partition of any other topic by one place. And while a
+topic with less than its share waits, topics with more than theirs give up partitions that are little used.
 
 Called by the controller's step. Kept in memory: a controller that starts finds in the metadata what has to wake.
 """
@@ -12,27 +16,43 @@ Called by the controller's step. Kept in memory: a controller that starts finds 
 from __future__ import annotations
 
 from collections import Counter
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from raylog.base.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.core.config import TopicConfig, sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import WakeRequested
 from raylog.core.controller.liveness import Liveness
+from raylog.core.controller.rest import StopRest
 from raylog.core.controller.sessions import BrokerMember
+from raylog.core.controller.sleep import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, request_sleep, room_on
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.partition import PartitionState
-from raylog.core.reassignment.requests import is_moving
-from raylog.core.sleeping.changes import MAKES_ROOM_AFTER_MS, Sleeping, full_broker, request_sleep, room_on
-from raylog.core.sleeping.shares import OVER_SHARE_IDLE_MS, Claim, Requests, has_waited, in_turns, over_share
-from raylog.core.sleeping.stop import StopRest
+from raylog.core.received import Received
+from raylog.protocol.admin import WakePartitionsRequest
 
 STARTS_AT_ONCE: Final = 8
 """A partition that no request waits for is not woken while one of its brokers has so many replicas to start, which
 takes a second or two of a core."""
 REQUEST_LASTS_MS: Final = 3_000
 """A requested wake that had no room keeps its place for so long; brokers repeat the request every second."""
+
+OVER_SHARE_IDLE_MS: Final = 1_000
+"""While another topic waits, partitions of a topic with more than its share fall asleep after so long without use."""
+FORCED_AFTER_MS: Final = 10_000
+"""Once a topic has waited for so long, each attempt to make room puts one of those to sleep even if it is used."""
+
+
+class Claim(NamedTuple):
+    """A requested wake that had no room: when it was first requested, and when last, in milliseconds."""
+
+    first_ms: int
+    last_ms: int
+
+
+Requests = dict[TopicPartition, Claim]
+"""Requested wakes that had no room, in the order of the first requests."""
 
 
 class WakeQueue:
@@ -61,7 +81,7 @@ class WakeQueue:
         for topic in image.topics.values():
             never_sleeps = sleep_after_ms(topic.config, image.config) < 0
             for state in topic.partitions:
-                if never_sleeps or is_moving(state) or state.partition in lost or has_too_much(state, topic):
+                if never_sleeps or state.is_moving or state.partition in lost or has_too_much(state, topic):
                     self.add(state)
 
     def rest(self, decision: ControllerDecision) -> None:
@@ -73,14 +93,14 @@ class WakeQueue:
         if state.asleep is not None:
             self._waiting[state.partition] = None
 
-    def wake(self, event: WakeRequested, decision: ControllerDecision) -> None:
+    def wake(self, event: Received[WakePartitionsRequest], decision: ControllerDecision) -> None:
         """Wake the named partitions of a topic, or all; answer with the number of partitions that were woken.
 
         The first partition without room, because a broker has as many replicas awake as it may or its room is reserved
         for earlier requests, keeps a place in the queue for REQUEST_LASTS_MS. Raises TooManyAwake if none was woken.
         """
         woken = 0
-        for state in _sleepers(event, decision.image):
+        for state in _sleepers(event.message, decision.image):
             full = full_broker(state, decision.image, self._taken_before(state, decision))
             if full is not None:
                 claim = self._requests.get(state.partition)
@@ -198,16 +218,16 @@ def _is_over(claim: Claim, decision: ControllerDecision) -> bool:
     return decision.now_ms - claim.last_ms > REQUEST_LASTS_MS
 
 
-def _sleepers(event: WakeRequested, image: MetadataImage) -> list[PartitionState]:
+def _sleepers(message: WakePartitionsRequest, image: MetadataImage) -> list[PartitionState]:
     """Return the named partitions that sleep. Raises UnknownTopicOrPartition."""
-    topic = image.topics.get(event.topic)
+    topic = image.topics.get(message.topic)
     if topic is None:
-        raise UnknownTopicOrPartition(did_you_mean("topic", event.topic, image.topics))
+        raise UnknownTopicOrPartition(did_you_mean("topic", message.topic, image.topics))
     count = len(topic.partitions)
-    numbers = range(count) if event.partitions is None else event.partitions
+    numbers = range(count) if message.partitions is None else message.partitions
     for number in numbers:
         if not 0 <= number < count:
-            raise UnknownTopicOrPartition(f"Topic {event.topic!r} has partitions 0 to {count - 1}, not {number}.")
+            raise UnknownTopicOrPartition(f"Topic {message.topic!r} has partitions 0 to {count - 1}, not {number}.")
     return [state for state in (topic.partitions[number] for number in numbers) if state.asleep is not None]
 
 
@@ -234,3 +254,49 @@ def has_too_much(state: PartitionState, topic: TopicImage) -> bool:
         return False
     config = TopicConfig.from_dict(topic.config)
     return config.deletes and 0 <= config.retention_bytes < state.asleep.size_bytes
+
+
+# ---------------------------------------------------------------- shares
+
+
+def in_turns(waiting: Sequence[PartitionState], image: MetadataImage) -> list[PartitionState]:
+    """Return waiting partitions, given in the order of their first requests, in the order in which they wake.
+
+    A topic's n-th partition awake comes before the (n+1)-th of any other topic; of equals, the earlier request.
+    """
+    turns, ordered = Counter[str](), list[tuple[int, int, PartitionState]]()
+    for place, state in enumerate(waiting):
+        topic = state.partition.topic
+        if topic not in turns:
+            held = image.topics.get(topic)
+            turns[topic] = 0 if held is None else sum(each.asleep is None for each in held.partitions)
+        ordered.append((turns[topic], place, state))
+        turns[topic] += 1
+    return [state for _, _, state in sorted(ordered, key=lambda row: row[:2])]
+
+
+def over_share(broker: BrokerId, limit: int, waiting: Iterable[str], image: MetadataImage) -> list[PartitionState]:
+    """Return the partitions awake on a full broker of topics with more than their share, the largest topic first.
+
+    A share is an equal part of the room (``limit``) for each topic that waits or has partitions awake there. Empty
+    unless a topic in ``waiting``, those that wait for room there, has less than its share.
+    """
+    awake: dict[str, list[PartitionState]] = {}
+    for state in image.partitions():
+        if state.asleep is None and broker in state.replicas:
+            awake.setdefault(state.partition.topic, []).append(state)
+    wanting = set(waiting)
+    share = max(1, limit // max(1, len(wanting | set(awake))))
+    if all(len(awake.get(topic, ())) >= share for topic in wanting):
+        return []
+    return [
+        state
+        for _, held in sorted(awake.items(), key=lambda item: (-len(item[1]), item[0]))
+        if len(held) > share
+        for state in held
+    ]
+
+
+def has_waited(claim: Iterable[Claim], now_ms: int) -> bool:
+    """Return whether one of these has waited so long that even partitions in use have to make room."""
+    return any(now_ms - each.first_ms >= FORCED_AFTER_MS for each in claim)

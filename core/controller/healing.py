@@ -13,9 +13,8 @@ from collections.abc import Collection
 from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
 from raylog.core.config import CLUSTER_KEYS
 from raylog.core.controller.decision import ControllerDecision
+from raylog.core.controller.moves import Moves
 from raylog.core.partition import PartitionState
-from raylog.core.reassignment.moves import Moves
-from raylog.core.reassignment.requests import is_moving
 
 KEY = "auto.heal.after.ms"
 LOOK_EVERY_MS = 1_000
@@ -75,7 +74,7 @@ class Healing:
             if self._moves.count >= MOVES_AT_ONCE:
                 return
             dead = [place.broker for place in state.places if place.broker in given_up and not place.port]
-            if not dead or state.leader == NO_LEADER or is_moving(state):
+            if not dead or state.leader == NO_LEADER or state.is_moving:
                 continue
             target = _without(state, dead, nodes, load)
             if target != state.replicas and self._moves.begin(state, target, decision):

@@ -1,4 +1,4 @@
-"""How partitions fall asleep: their leaders propose it. ``queue.py`` wakes them. Called by the controller's step.
+"""How partitions fall asleep: their leaders propose it. ``wake_queue.py`` wakes them. Called by the controller's step.
 
 A partition falls asleep only with all its replicas in sync and registered, so every log ends where the leader's does.
 From then on nothing is written to it before it wakes, in the next leader epoch (ADR 0042).
@@ -12,14 +12,15 @@ from dataclasses import replace
 from raylog.base.errors import IneligibleReplica
 from raylog.base.ids import NO_LEADER, BrokerId, PartitionEpoch
 from raylog.core.controller.decision import ControllerDecision
-from raylog.core.controller.events import RequestSleep, SleepProposed
-from raylog.core.controller.leading.isr_changes import checked_proposal
-from raylog.core.controller.leading.leadership import Standing
+from raylog.core.controller.events import RequestSleep
+from raylog.core.controller.isr_changes import checked_proposal
+from raylog.core.controller.leadership import Standing
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.sessions import ReplicaMember
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.partition import PartitionState, SleepPoint
-from raylog.core.reassignment.requests import is_moving
+from raylog.core.received import Received
+from raylog.protocol.controller import SleepPartitionRequest
 
 MAKES_ROOM_AFTER_MS = 5_000
 """On a broker with too many replicas awake, partitions that were unused for so long fall asleep."""
@@ -32,27 +33,28 @@ class Sleeping:
         """``liveness`` applies the changes of leadership that follow."""
         self._liveness = liveness
 
-    def propose(self, event: SleepProposed, decision: ControllerDecision) -> None:
+    def propose(self, event: Received[SleepPartitionRequest], decision: ControllerDecision) -> None:
         """Put a partition to sleep, or refuse: compare-and-set on the partition epoch, as for its ISR.
 
         Raises IneligibleReplica if a replica could lack records or has to stay awake.
         """
-        state = checked_proposal(event, decision)
+        session = event.sender.session
+        state = checked_proposal(event.message, session, decision)
         why_not = self._why_not(state, decision.image)
         if why_not:
-            raise IneligibleReplica(f"{event.partition} cannot sleep now: {why_not}.")
-        point = SleepPoint.from_row(event.point)
+            raise IneligibleReplica(f"{state.partition} cannot sleep now: {why_not}.")
+        point = SleepPoint.from_row(event.message.point)
         following = PartitionEpoch(state.partition_epoch + 1)
-        self._liveness.forget(event.partition)
+        self._liveness.forget(state.partition)
         self._liveness.commit(state, replace(state, asleep=point, partition_epoch=following), decision)
-        settled = decision.image.partition(event.partition)
-        decision.require(settled is not None and settled.asleep == point, f"{event.partition} sleeps")
+        settled = decision.image.partition(state.partition)
+        decision.require(settled is not None and settled.asleep == point, f"{state.partition} sleeps")
         if settled is not None:
-            decision.skip_state(event.session)
+            decision.skip_state(session)
             decision.reply(event.request, [settled.to_wire()])
 
     def _why_not(self, state: PartitionState, image: MetadataImage) -> str:
-        if is_moving(state):
+        if state.is_moving:
             return "it is being reassigned"
         if set(state.isr) != set(state.replicas) or state.elr:
             return f"its ISR is {list(state.isr)} of {list(state.replicas)}"

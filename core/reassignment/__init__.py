@@ -1,1 +1,0 @@
-"""Moving partitions between brokers: requests, execution, and healing after a lost broker."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
@@ -202,9 +203,9 @@ class ReplicaEffects:
         )
 
     def _append_marker(self, effect: ev.AppendMarker) -> ev.Event:
-        marker = effect.marker
+        marker, message = effect.marker, effect.marker.message
         written = TxnMarker(
-            marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
+            message.producer_id, message.producer_epoch, message.coordinator_epoch, committed=message.committed
         )
         end_before = self._log.log_end_offset
         try:
@@ -341,7 +342,8 @@ class ReplicaEffects:
         records: Records = b""
         try:
             if effect.fetch_offset < effect.upper:
-                records = self._tail.read(effect.fetch_offset, effect.max_bytes, effect.upper)
+                max_bytes = FETCH_BYTES_MAX if effect.max_bytes > FETCH_BYTES_MAX else effect.max_bytes
+                records = self._tail.read(effect.fetch_offset, max_bytes, effect.upper)
         except RaylogError as error:
             request.fail(error)
             return self._damage.found(error, self._monotonic_ms()) if isinstance(error, LogDamaged) else None

@@ -24,7 +24,6 @@ from raylog.actors.permissions import NO_TOPIC, NamedTopic, permissions
 from raylog.actors.replica.bodies import BodyOpener
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.damage import give_up
-from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_in_thread
@@ -220,6 +219,7 @@ class ReplicaServer:
                 role_changed=self._role_changed,
                 verify=lambda question: self._spawn(self._verifier.query(question), "verification"),
                 is_busy=lambda: self._roles.is_busy,
+                tick_within=self._ticks.hasten,
                 needed_from=lambda: self._roles.needed_from,
                 soon=asyncio.get_running_loop().call_soon,
                 fatal=self._on_fatal,
@@ -392,7 +392,7 @@ class ReplicaServer:
             may_wait = opener is not None and (not has_plain or opener.lines or runner.log.config.rewriting is not None)
             if may_wait and opener is not None and opener.takes(request, args):
                 return
-        if not dispatch(runner, self._ticks, request, args, has_plain):
+        if not runner.receive(request, args, has_plain):
             self._roles.receive(request, args)
 
     @property
@@ -401,13 +401,13 @@ class ReplicaServer:
         return machine is not None and machine.role == "leader"
 
     def _dispatch(self, request: Request, args: ProduceRequest) -> None:
-        dispatch(self._running(), self._ticks, request, args)
+        self._running().receive(request, args)
 
     def _on_local_request(self, request: LocalRequest) -> None:
         runner = self._running()
         if runner.machine is None or self._stopping is not None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} does not serve.")
-        dispatch(runner, self._ticks, request, request.args)
+        runner.receive(request, request.args)
 
     # ------------------------------------------------------------ the leader we follow
 

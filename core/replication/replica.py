@@ -7,7 +7,7 @@ the controller's state reaches *this* incarnation: a restarted replica never act
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
 from raylog.base.errors import (
     FencedLeaderEpoch,
@@ -22,34 +22,23 @@ from raylog.base.invariants import InvariantBroken, require
 from raylog.core.config import majority
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
-from raylog.core.replication.consumer_events import (
-    ConsumerFetchReceived,
-    DescribeProducers,
-    DescribeProducersReceived,
-    EpochEndReceived,
-    FetchStillWaits,
-    FetchTurnBegan,
-    ListOffsetsReceived,
-)
+from raylog.core.received import Received
+from raylog.core.replication.consumer_events import DescribeProducers, FetchStillWaits, FetchTurnBegan
 from raylog.core.replication.damage import DamageFound, RebuildLog, answer_to
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AppendMarker,
     AssignLeaderEpoch,
-    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
     FetchFailed,
-    FetchReceived,
     FollowerAppended,
     IsrChangeAnswered,
     LeaderAppended,
     LeaderRequest,
     LogStartAdvanced,
-    MarkerReceived,
-    ProduceReceived,
     RefuseRequest,
     RequestDropped,
     RequestId,
@@ -59,15 +48,31 @@ from raylog.core.replication.events import (
     StateReceived,
     Synced,
     Tick,
+    TransactionalProduce,
     TransactionConfirmed,
+    deadline_ms,
 )
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.leader import Leader
 from raylog.core.replication.log import LogCut, LogSummary, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
 from raylog.core.replication.views import ReplicaViews
+from raylog.protocol.replica import (
+    DeleteRecordsRequest,
+    DescribeProducersRequest,
+    FetchNearRequest,
+    FetchRequest,
+    FindTimesRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+    WriteTxnMarkersRequest,
+)
 
 __all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings"]
+
+_WRITES = (ProduceRequest, WriteTxnMarkersRequest, DeleteRecordsRequest)
 
 
 class ReplicaMachine(ReplicaViews):
@@ -88,7 +93,7 @@ class ReplicaMachine(ReplicaViews):
         out: Outbox[Effect] = Outbox()
         try:
             match event:
-                case ProduceReceived() | FetchReceived() | ConsumerFetchReceived():  # the most frequent come first
+                case Received():  # the most frequent come first
                     self._on_request(event, out)
                 case LeaderAppended():
                     self._on_leader_appended(event, out)
@@ -102,14 +107,6 @@ class ReplicaMachine(ReplicaViews):
                 case FetchFailed():
                     if self._follower is not None:
                         self._follower.on_failed(event, out)
-                case (
-                    MarkerReceived()
-                    | DeleteRecordsReceived()
-                    | ListOffsetsReceived()
-                    | EpochEndReceived()
-                    | DescribeProducersReceived()
-                ):
-                    self._on_request(event, out)
                 case LogCut():
                     self._on_cut(event, out)
                 case Synced():
@@ -159,53 +156,64 @@ class ReplicaMachine(ReplicaViews):
                 return UnknownLeaderEpoch()
         return None if self._leader is not None else NotLeaderOrFollower()
 
-    def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
-        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its kind."""
+    def _on_request(self, event: Received[Any], out: Outbox[Effect]) -> None:
+        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its message."""
+        message: LeaderRequest = event.message
         leader, state = self._leader, self.state
         error: RaylogError | None = None
-        if leader is None or state is None or event.leader_epoch != state.leader_epoch:
-            error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
+        if leader is None or state is None or message.current_leader_epoch != state.leader_epoch:
+            epoch, is_follower = LeaderEpoch(message.current_leader_epoch), isinstance(message, ReplicaFetchRequest)
+            error = self.leadership_error(epoch, is_follower=is_follower)
+        if leader is not None and error is None and leader.idleness.is_closed and isinstance(message, _WRITES):
+            error = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
         if leader is None or error is not None:
-            if not isinstance(event, ProduceReceived) or event.acks != 0:
+            if not isinstance(message, ProduceRequest) or message.acks != 0:
                 refusal = error or NotLeaderOrFollower()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
-        if leader.idleness.is_closed and isinstance(event, (ProduceReceived, MarkerReceived, DeleteRecordsReceived)):
-            if not isinstance(event, ProduceReceived) or event.acks != 0:
-                falls_asleep = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
-                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=falls_asleep))
-            return
-        match event:
-            case ProduceReceived():
-                self._on_produce(leader, event, out)
-            case FetchReceived():
+        match message:
+            case ProduceRequest():
+                if isinstance(event, TransactionalProduce):
+                    self._on_transaction(leader, event, event.now_ms, out)
+                else:
+                    self._on_produce(leader, event, out)
+            case ReplicaFetchRequest():
                 leader.on_fetch(event, out)
-            case ConsumerFetchReceived():
+            case FetchRequest() | FetchNearRequest():
                 leader.visibility.on_fetch(event, out)
-            case DeleteRecordsReceived():
+            case DeleteRecordsRequest():
                 leader.idleness.active_ms = event.now_ms
                 leader.deletions.on_request(event, leader.visibility.exposed, out)
-            case ListOffsetsReceived():
+            case ListOffsetsRequest():
                 leader.visibility.list_offsets(event, self.leader_epoch, out)
-            case EpochEndReceived():
+            case FindTimesRequest():
+                leader.visibility.find_times(event, self.leader_epoch, out)
+            case OffsetForLeaderEpochRequest():
                 leader.visibility.epoch_end(event, out)
-            case MarkerReceived():
+            case WriteTxnMarkersRequest():
                 self._on_marker(leader, event, out)
-            case DescribeProducersReceived():
+            case DescribeProducersRequest():
                 out.now.append(DescribeProducers(request=event.request))
             case _:
-                assert_never(event)
+                assert_never(message)
 
-    def _on_produce(self, leader: Leader, event: ProduceReceived, out: Outbox[Effect]) -> None:
-        state = leader.isr.state
-        if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
+    def _on_produce(self, leader: Leader, event: Received[ProduceRequest], out: Outbox[Effect]) -> None:
+        """Append batches, of no transaction or of one that is confirmed."""
+        message, state = event.message, leader.isr.state
+        if message.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
-        if event.claim is not None and (event.opens_transaction or not leader.claims.has_confirmed(event.claim)):
-            leader.claims.wait(event, event.claim, self._next_request(), out)
-            return
-        leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
+        until_ms = deadline_ms(event.now_ms, message.timeout_ms)
+        leader.produces.add(event.request, ParkedProduce(event.cause, message.acks, until_ms))
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
+
+    def _on_transaction(self, leader: Leader, event: TransactionalProduce, now_ms: int, out: Outbox[Effect]) -> None:
+        """Append batches of a transaction that is confirmed; else they wait, unless they would be refused then."""
+        is_refused = event.message.acks == -1 and len(leader.isr.state.isr) < self._settings.min_insync_replicas
+        if not is_refused and (event.opens_transaction or not leader.claims.has_confirmed(event.claim)):
+            leader.claims.wait(event, now_ms, self._next_request(), out)
+        else:
+            self._on_produce(leader, event, out)
 
     def _on_confirmed(self, event: TransactionConfirmed, out: Outbox[Effect]) -> None:
         """Append the requests that waited for this answer, or refuse them; one with another claim is handled again."""
@@ -216,21 +224,22 @@ class ReplicaMachine(ReplicaViews):
         confirmed, waiting = found
         for produce in waiting:
             if produce.claim != confirmed:
-                self._on_produce(leader, replace(produce, now_ms=event.now_ms), out)
+                self._on_transaction(leader, produce, event.now_ms, out)
             elif event.error is not None:
                 out.now.append(RefuseRequest(cause=produce.cause, request=produce.request, error=event.error))
             else:
-                self._on_produce(leader, replace(produce, claim=None), out)
+                self._on_produce(leader, produce, out)
 
-    def _on_marker(self, leader: Leader, event: MarkerReceived, out: Outbox[Effect]) -> None:
+    def _on_marker(self, leader: Leader, event: Received[WriteTxnMarkersRequest], out: Outbox[Effect]) -> None:
         state = leader.isr.state
         if len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
-        leader.produces.add(event.request, ParkedProduce(event.cause, -1, event.deadline_ms, is_marker=True))
+        until_ms = deadline_ms(event.now_ms, event.message.timeout_ms)
+        leader.produces.add(event.request, ParkedProduce(event.cause, -1, until_ms, is_marker=True))
         out.now.append(AppendMarker(marker=event, leader_epoch=state.leader_epoch))
 
-    def _refuse_as_too_few(self, leader: Leader, event: ProduceReceived | MarkerReceived, out: Outbox[Effect]) -> None:
+    def _refuse_as_too_few(self, leader: Leader, event: Received[Any], out: Outbox[Effect]) -> None:
         error = NotEnoughReplicas(
             f"{len(leader.isr.state.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
             "try again when more replicas are back."

@@ -145,7 +145,7 @@ class Following:
     def produce(self, payload: bytes) -> Request:
         """A producer's batch; the request has the answer."""
         request = Request(payload)
-        self.runner.produce(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
+        self.runner.receive(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
         return request
 
     def pass_time(self, ms: int, *, tick_ms: int) -> None:

@@ -22,6 +22,7 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import NO_EPOCH, BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.base.invariants import require
+from raylog.core.dozing.rest import Quiet
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.received import Received
@@ -274,6 +275,28 @@ class Leader:
         resend_at_ms = otherwise if pending is None else pending.resend_at_ms
         waiting = self.produces.first_deadline_ms(otherwise), self.fetches.first_deadline_ms(otherwise)
         return min(resend_at_ms, *waiting, self.visibility.next_due_ms(now_ms, otherwise))
+
+    def quiet(self, otherwise_ms: int) -> Quiet | None:
+        """Return since when nothing was written or read, and when something is due; None = something is under way."""
+        waiting, visibility, log = self.visibility.waiting, self.visibility, self._log
+        if self.produces.is_busy or self.claims.is_busy or self.deletions.waiting or self.isr.pending is not None:
+            return None
+        if self.idleness.is_closed or any(fetch.is_blocked for fetch in waiting.values()):
+            return None
+        others = (self.followers[broker] for broker in self.isr.committed if broker != self._me)
+        if (
+            visibility.exposed is None
+            or visibility.is_touched
+            or any(follower.durable_end != log.end for follower in others)
+        ):
+            return None
+        sleep_due_ms = None if log.in_transaction else self.idleness.due_ms(self.settings.sleep_after_ms)
+        due_ms = otherwise_ms if sleep_due_ms is None else min(otherwise_ms, sleep_due_ms)
+        return Quiet(
+            since_ms=self.idleness.active_ms,
+            parked=len(waiting) + len(self.fetches.waiting),
+            due_ms=self.next_due_ms(otherwise_ms, due_ms),
+        )
 
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse every parked request: another leader or another epoch will serve these records."""

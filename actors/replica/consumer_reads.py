@@ -141,7 +141,7 @@ class ConsumerReads:
             return None
         except Exception as defect:  # reading changes nothing, so only this request fails
             del self._requests[fetch.request]
-            self._spoiled(request, defect)
+            self._fail_unforeseen(request, defect)
             return None
         if not effect.is_last and (not found_bytes or found_bytes < min(message.min_bytes, max_bytes)):
             return self._waits_on(effect)
@@ -169,7 +169,7 @@ class ConsumerReads:
             self._turn_spent()
         self._turn_bytes += found_bytes
 
-    def _spoiled(self, request: ReplicaRequest, defect: Exception) -> None:
+    def _fail_unforeseen(self, request: ReplicaRequest, defect: Exception) -> None:
         defects.report(defect, "A consumer's request could not be handled.")
         request.fail(UnknownServerError(f"{type(defect).__name__}: {defect}"))
 
@@ -227,7 +227,7 @@ class ConsumerReads:
             return None
         except Exception as defect:  # as in _try_fetch
             del self._requests[effect.request]
-            self._spoiled(request, defect)
+            self._fail_unforeseen(request, defect)
             return None
         del self._requests[effect.request]
         offset, timestamp = (NONE, NONE) if found is None else found

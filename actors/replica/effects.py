@@ -181,7 +181,7 @@ class ReplicaEffects:
         except RaylogError as error:
             return self._not_appended(effect.request, error)
         except Exception as defect:  # hostile records may make the checks raise anything
-            return self._spoiled(effect.request, defect, end_before)
+            return self._fail_unforeseen(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if done.rewritten is not None:
             payload, request.append_ms = done.rewritten
@@ -213,7 +213,7 @@ class ReplicaEffects:
         except RaylogError as error:
             return self._not_appended(marker.request, error)
         except Exception as defect:  # as in _append_batches
-            return self._spoiled(marker.request, defect, end_before)
+            return self._fail_unforeseen(marker.request, defect, end_before)
         first = Offset(done.first_offset)
         # The offset of a duplicate's first marker is not known any more, and may still be above the high watermark.
         end = Offset(self._log.log_end_offset if done.duplicate else done.end_offset)
@@ -249,7 +249,7 @@ class ReplicaEffects:
             durable=not self._syncs_first,
         )
 
-    def _spoiled(self, number: int, defect: Exception, end_before: int) -> ev.Event:
+    def _fail_unforeseen(self, number: int, defect: Exception, end_before: int) -> ev.Event:
         """Return the failure of an append by an unforeseen error. If the log has changed, raise: the process ends."""
         if self._log.log_end_offset != end_before:
             raise defect

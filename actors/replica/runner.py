@@ -110,7 +110,7 @@ class ReplicaRunner:
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the state machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
-        """Feeds an event and carries out its effects; events before :meth:`begin_life` are ignored."""
+        """Feeds an event and carries out its effects; events before :meth:`begin` are ignored."""
         tail = TailCache(log)
         self.cleaner, self.scrubber = cleaner, scrubber
         self.damage = DamageWatch(partition)
@@ -154,7 +154,7 @@ class ReplicaRunner:
             self.scrubber.when_damaged(self.damaged)
             self.scrubber.when_remade(self.damage.file_remade)
 
-    def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
+    def begin(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the state machine, once the controller has granted this process its incarnation."""
         self.machine = machine = self._machine_class(
             partition=self.partition,
@@ -259,8 +259,8 @@ class ReplicaRunner:
 
     def state_received(self, incarnation: int, state: PartitionState) -> None:
         """Take the partition's state, which the controller has sent to an incarnation of this replica."""
-        now_ms, life = self._now_ms(), Incarnation(incarnation)
-        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
+        now_ms, addressed = self._now_ms(), Incarnation(incarnation)
+        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=addressed, state=state))
 
     def isr_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
         """Take the controller's answer to an ISR proposal; 1001 = the outcome is not known."""

@@ -495,7 +495,7 @@ class ReplicaServer:
             forget_cut(self.spec)
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)
-            runner.begin_life(self.spec.broker, self._incarnation, self._settings)
+            runner.begin(self.spec.broker, self._incarnation, self._settings)
         self._beating.registered(self._incarnation, registered.controller_epoch)
         self._on_state(registered.incarnation, registered.state)
 
@@ -564,7 +564,7 @@ class ReplicaServer:
         self._running().sleep_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
-        logger.warning("%s: %s; resigning leadership", self.partition, effect.trouble)
+        logger.warning("%s: %s; resigning leadership", self.partition, effect.reason)
         spec = self.spec
         resignation = ResignLeaderRequest(
             spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch

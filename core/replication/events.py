@@ -381,14 +381,14 @@ class AnswerDeleteRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """Request another in-sync leader from the controller, because of the ``trouble`` with this disk.
+    """Request another in-sync leader from the controller, because of the ``reason``, which this disk gives.
 
     Repeated after a pause while that lasts; the controller answers with a new partition state.
     """
 
     cause: str
     leader_epoch: LeaderEpoch
-    trouble: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from raylog.core.dozing.rest import Quiet
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
 from raylog.core.received import Received
-from raylog.core.replication.claims import Claims
+from raylog.core.replication.confirmations import Confirmations
 from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import (
     AnswerDiverging,
@@ -63,7 +63,7 @@ class Leader:
         "_next_request",
         "_note",
         "_resign_at_ms",
-        "claims",
+        "confirmations",
         "deletions",
         "epoch_start",
         "fetches",
@@ -94,7 +94,7 @@ class Leader:
         self.followers: dict[BrokerId, FollowerProgress] = {}
         self.produces = ParkedProduces()
         self.fetches = ParkedFetches()
-        self.claims = Claims()
+        self.confirmations = Confirmations()
         self.deletions = Deletions(log, self.isr, self.followers)
         self._me = me
         self._my_incarnation = incarnation
@@ -138,9 +138,9 @@ class Leader:
         self.isr.adopt(state)
         self._meet_followers(now_ms)
         self.advance(cause, out)
-        self.claim(cause, now_ms, out)
+        self.drop_eligible(cause, now_ms, out)
 
-    def claim(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+    def drop_eligible(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Propose to clear the ELR where the leader can only then expose what may have been acknowledged (ADR 0025).
 
         The leader does not know which of its last records were committed before this epoch. To expose them all, no
@@ -264,7 +264,7 @@ class Leader:
         ]
         if lagging:
             self._propose(cause, now_ms, out, leaving=lagging)
-        self.claim(cause, now_ms, out)
+        self.drop_eligible(cause, now_ms, out)
         self._sleep_if_unused(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
@@ -279,7 +279,12 @@ class Leader:
     def quiet(self, otherwise_ms: int) -> Quiet | None:
         """Return since when nothing was written or read, and when something is due; None = something is under way."""
         waiting, visibility, log = self.visibility.waiting, self.visibility, self._log
-        if self.produces.is_busy or self.claims.is_busy or self.deletions.waiting or self.isr.pending is not None:
+        if (
+            self.produces.is_busy
+            or self.confirmations.is_busy
+            or self.deletions.waiting
+            or self.isr.pending is not None
+        ):
             return None
         if self.idleness.is_closed or any(fetch.is_blocked for fetch in waiting.values()):
             return None
@@ -301,7 +306,7 @@ class Leader:
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse every parked request: another leader or another epoch will serve these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
-        requests += [*self.claims.take_all(), *self.deletions.take_all(), *self.visibility.take_all()]
+        requests += [*self.confirmations.take_all(), *self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     @property
@@ -319,18 +324,18 @@ class Leader:
         if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)) or not self.is_replaceable:
             return
         self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
-        trouble = "the disk hangs" if disk.hanging_ms else "the disk refuses appends"
+        reason = "the disk hangs" if disk.hanging_ms else "the disk refuses appends"
         if disk.damaged_at is not None:
-            trouble = f"the log is damaged at offset {disk.damaged_at}"
+            reason = f"the log is damaged at offset {disk.damaged_at}"
         epoch = self.isr.state.leader_epoch
-        self._note(f"{trouble}: resign from leader epoch {epoch}")
-        out.now.append(ResignLeadership(cause=cause, leader_epoch=epoch, trouble=trouble))
+        self._note(f"{reason}: resign from leader epoch {epoch}")
+        out.now.append(ResignLeadership(cause=cause, leader_epoch=epoch, reason=reason))
 
     def drop(self, request: RequestId) -> None:
         """Drop a parked request whose connection is closed."""
         self.produces.drop(request)
         self.fetches.drop(request)
-        self.claims.drop(request)
+        self.confirmations.drop(request)
         self.deletions.drop(request)
         self.visibility.drop(request)
 
@@ -357,7 +362,7 @@ class Leader:
         if self._answerable > log.high_watermark:
             require(False, "requests are answered beyond the high watermark")
         self.produces.validate(log.durable_end, self._answerable)
-        self.claims.validate()
+        self.confirmations.validate()
 
     # ------------------------------------------------------------ inside
 
@@ -393,7 +398,7 @@ class Leader:
             return False
         if self.isr.pending is not None:
             return False
-        if self.produces.is_busy or self.claims.is_busy or self.deletions.waiting or log.in_transaction:
+        if self.produces.is_busy or self.confirmations.is_busy or self.deletions.waiting or log.in_transaction:
             return False
         if log.disk.hanging_ms or log.disk.is_failing(now_ms) or not log.high_watermark == log.durable_end == log.end:
             return False

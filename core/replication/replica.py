@@ -160,7 +160,7 @@ class ReplicaMachine:
                     self._on_isr_answered(event, out)
                 case SleepRequested():
                     if self._leader is not None:
-                        self._leader.idleness.hurry(event.now_ms, event.idle_ms, for_stop=event.for_stop)
+                        self._leader.idleness.request_sleep(event.now_ms, event.idle_ms, for_stop=event.for_stop)
                 case SleepAnswered():
                     self._on_sleep_answered(event, out)
                 case _:
@@ -239,15 +239,15 @@ class ReplicaMachine:
     def _on_transaction(self, leader: Leader, event: TransactionalProduce, now_ms: int, out: Outbox[Effect]) -> None:
         """Append batches of a transaction that is confirmed; else they wait, unless they would be refused then."""
         is_refused = event.message.acks == -1 and len(leader.isr.state.isr) < self._settings.min_insync_replicas
-        if not is_refused and (event.opens_transaction or not leader.claims.has_confirmed(event.claim)):
-            leader.claims.wait(event, now_ms, self._next_request(), out)
+        if not is_refused and (event.opens_transaction or not leader.confirmations.has_confirmed(event.claim)):
+            leader.confirmations.wait(event, now_ms, self._next_request(), out)
         else:
             self._on_produce(leader, event, out)
 
     def _on_confirmed(self, event: TransactionConfirmed, out: Outbox[Effect]) -> None:
         """Append the requests that waited for this answer, or refuse them; one with another claim is handled again."""
         leader = self._leader
-        found = None if leader is None else leader.claims.answered(event)
+        found = None if leader is None else leader.confirmations.answered(event)
         if leader is None or found is None:
             return
         confirmed, waiting = found
@@ -296,7 +296,7 @@ class ReplicaMachine:
 
     def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
         self._log.in_transaction = event.in_transaction
-        self._log.disk.look(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
+        self._log.disk.note_tick(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)
         elif self._follower is not None:
@@ -485,7 +485,7 @@ class ReplicaMachine:
     def _serve(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         if self._leader is not None:
             self._leader.advance(cause, out)
-            self._leader.claim(cause, now_ms, out)
+            self._leader.drop_eligible(cause, now_ms, out)
 
     def _count_replicas(self) -> None:
         """Derive the settings for the current replica set, at once with the state that names it."""

@@ -156,7 +156,7 @@ class ReplicaProcess(Pausable):
         if self.machine is None:
             faults = self.simulation.faults
             self.log.incarnation = incarnation
-            self.runner.begin_life(
+            self.runner.begin(
                 self.broker,
                 Incarnation(incarnation),
                 ReplicationSettings(

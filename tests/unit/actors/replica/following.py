@@ -100,7 +100,7 @@ class Following:
             flush=FlushPolicy(messages=1 << 60, ms=1_000),
             counters=ReplicaCounters(),
         )
-        self.runner.begin_life(ME, Incarnation(12), ReplicationSettings(min_insync_replicas=1))
+        self.runner.begin(ME, Incarnation(12), ReplicationSettings(min_insync_replicas=1))
 
     def state(self, leader: int, epoch: int, *, isr: tuple[int, ...] = (OTHER, ME)) -> None:
         """The controller sends a state; its partition epoch is the leader epoch."""

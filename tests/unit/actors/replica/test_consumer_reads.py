@@ -86,7 +86,7 @@ def leading(folder: Path, turns: list[Callable[[], None]] | None = None, **confi
         counters=ReplicaCounters(),
         cleaner=Cleaner(log, folder, "t-0", CleanerPace(backoff_ms=1, bytes_per_s=1 << 40), ReplicaCounters()),
     )
-    runner.begin_life(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
+    runner.begin(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
     runner.state_received(10, partition_state(isr=(ME,), replicas=(ME,), leader_epoch=3))
     yield runner
     log.close()

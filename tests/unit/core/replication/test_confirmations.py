@@ -10,7 +10,7 @@ from raylog.base.errors import (
     RaylogError,
 )
 from raylog.core.outbox import Outbox
-from raylog.core.replication.claims import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Claims
+from raylog.core.replication.confirmations import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Confirmations
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
@@ -118,13 +118,13 @@ def test_a_new_leader_queries_once_for_what_it_finds_open(context: Context) -> N
 
 
 def test_of_so_many_producers_is_known_what_was_confirmed() -> None:
-    claims = Claims()
+    confirmations = Confirmations()
     out: Outbox[Effect] = Outbox()
     for producer in range(KNOWN_MAX + 1):
-        claims.wait(produce(claim(producer)), 0, producer, out)
-        claims.answered(TransactionConfirmed(cause="v", now_ms=0, request=producer, error=None))
-    assert not claims.has_confirmed(claim(0))
-    assert all(claims.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
+        confirmations.wait(produce(claim(producer)), 0, producer, out)
+        confirmations.answered(TransactionConfirmed(cause="v", now_ms=0, request=producer, error=None))
+    assert not confirmations.has_confirmed(claim(0))
+    assert all(confirmations.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
 
 
 def test_batches_of_one_producer_keep_their_order_and_share_a_query(context: Context) -> None:

@@ -44,7 +44,7 @@ class _Query:
     waiting: list[TransactionalProduce] = field(default_factory=list)
 
 
-class Claims:
+class Confirmations:
     """The produce requests of one leader that wait for coordinators; one query for each producer at a time."""
 
     __slots__ = ("_names", "_queries")

@@ -7,10 +7,14 @@ the connection shows of the sender; it restates nothing (ADR 0143).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from raylog.core.decision import RequestId
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+    from raylog.core.values import dataclass
 
 MessageT_co = TypeVar("MessageT_co", covariant=True)
 

@@ -25,15 +25,19 @@ from raylog.core.replication.damage import DamageFound
 from raylog.core.replication.events import Effect, Event
 from raylog.protocol.message import NONE
 from raylog.protocol.replica import (
+    READ_COMMITTED,
     AbortedTxn,
     ActiveProducer,
     FetchNearReply,
+    FetchNearRequest,
     FetchReply,
     FindTimesReply,
+    FindTimesRequest,
     ListOffsetsReply,
     NearSlice,
     OffsetForLeaderEpochReply,
 )
+from raylog.rpc import machine_number
 from raylog.storage.batch.header import end_of_checked
 from raylog.storage.batch.times import TimeBounds
 from raylog.storage.errors import LogDamaged
@@ -83,6 +87,7 @@ class ConsumerReads:
         self._requests = requests
         self._monotonic_ns = clock.monotonic_ns
         self._counters = counters
+        self._machine = machine_number()
 
     def table(self) -> dict[type[Effect], Callable[[Any], Event | None]]:
         """Return the handler of each kind of effect for consumers."""
@@ -96,7 +101,10 @@ class ConsumerReads:
 
     def _try_fetch(self, effect: ce.TryFetch) -> ce.FetchStillWaits | DamageFound | None:
         fetch, upper = effect.fetch, effect.upper
-        if fetch.committed_only:
+        message = fetch.message
+        offset, committed_only = message.fetch_offset, message.isolation_level == READ_COMMITTED
+        is_near = type(message) is FetchNearRequest and message.machine == self._machine
+        if committed_only:
             upper = Offset(self._log.last_stable_offset(upper))
         request = self._requests[fetch.request]
         room_bytes = request.room_bytes
@@ -105,25 +113,26 @@ class ConsumerReads:
             # nothing is read for a connection that has no room.
             if not effect.is_last:
                 return self._waits_on(effect, is_blocked=True)
-            upper = fetch.fetch_offset
+            upper = Offset(offset)
         elif self._turn_bytes >= TURN_BYTES:  # even a fetch whose wait is over has to wait for the next turn
             return self._waits_on(effect, is_blocked=True)
+        max_bytes = min(message.max_bytes, FETCH_BYTES_MAX, room_bytes)
         records: Records = b""
         found_bytes = 0
         places: list[NearSlice] = []
         aborted: Sequence[AbortedTxn] = NONE_ABORTED
         try:
-            if fetch.fetch_offset < upper:
+            if offset < upper:
                 # A reader at the end takes one append after the other; the tail cache has those.
-                if fetch.is_near and not self._tail.is_small(fetch.fetch_offset, NEAR_BYTES_MIN):
-                    places, found_bytes = self._places(fetch.fetch_offset, upper)
+                if is_near and not self._tail.is_small(offset, NEAR_BYTES_MIN):
+                    places, found_bytes = self._places(offset, upper)
                 if not places:
-                    records = self._tail.read(fetch.fetch_offset, min(fetch.max_bytes, room_bytes), upper)
+                    records = self._tail.read(offset, max_bytes, upper)
                     found_bytes = len(records)
                     if found_bytes >= LARGE_BYTES:
                         self._count(found_bytes)
-            if fetch.committed_only and found_bytes:
-                aborted = self._aborted(fetch.fetch_offset, places, records)
+            if committed_only and found_bytes:
+                aborted = self._aborted(offset, places, records)
         except LogDamaged as damage:
             return self._damage.found(damage, self._now_ms(), fetch.request)
         except RaylogError as error:
@@ -132,9 +141,9 @@ class ConsumerReads:
             return None
         except Exception as defect:  # reading changes nothing, so only this request fails
             del self._requests[fetch.request]
-            self._spoiled(request, defect)
+            self._fail_unforeseen(request, defect)
             return None
-        if not effect.is_last and (not found_bytes or found_bytes < min(fetch.min_bytes, room_bytes)):
+        if not effect.is_last and (not found_bytes or found_bytes < min(message.min_bytes, max_bytes)):
             return self._waits_on(effect)
         del self._requests[fetch.request]
         counters = self._counters
@@ -142,9 +151,9 @@ class ConsumerReads:
         counters.bytes_out += found_bytes
         counters.fetch.observe_ns(self._monotonic_ns() - request.began_ns)
         mark, start = effect.exposed, effect.log_start_offset
-        stable = mark if not fetch.committed_only or mark == NONE else self._log.last_stable_offset(mark)
+        stable = mark if not committed_only or mark == NONE else self._log.last_stable_offset(mark)
         reply: FetchNearReply | FetchReply
-        if fetch.is_near:
+        if is_near:
             reply = FetchNearReply(mark, stable, start, places, aborted)
         else:
             reply = FetchReply(mark, stable, start, aborted)
@@ -160,7 +169,7 @@ class ConsumerReads:
             self._turn_spent()
         self._turn_bytes += found_bytes
 
-    def _spoiled(self, request: ReplicaRequest, defect: Exception) -> None:
+    def _fail_unforeseen(self, request: ReplicaRequest, defect: Exception) -> None:
         defects.report(defect, "A consumer's request could not be handled.")
         request.fail(UnknownServerError(f"{type(defect).__name__}: {defect}"))
 
@@ -196,20 +205,20 @@ class ConsumerReads:
         request = self._requests.get(effect.request)
         if request is None:
             return None
-        log, upper = self._log, effect.upper
+        log, upper, message = self._log, effect.upper, effect.message
         try:
-            if effect.committed_only:
+            if message.isolation_level == READ_COMMITTED:
                 upper = Offset(log.last_stable_offset(upper))
-            if effect.span is not None:
-                times = TimeBounds(effect.span.low_ms, effect.span.end_ms)
-                found_within = log.first_within(times, effect.span.offset, upper, LOOKED_AT_MAX)
+            if isinstance(message, FindTimesRequest):
+                times = TimeBounds(message.low_ms, message.end_ms)
+                found_within = log.first_within(times, message.offset, upper, LOOKED_AT_MAX)
                 del self._requests[effect.request]
                 request.reply(FindTimesReply(found_within.next_offset, found_within.is_found))
                 return None
-            if effect.timestamp == MAX_TIMESTAMP:
+            if message.timestamp == MAX_TIMESTAMP:
                 found = log.max_timestamp(upper)
             else:
-                found = log.offset_for_timestamp(effect.timestamp, upper)
+                found = log.offset_for_timestamp(message.timestamp, upper)
         except LogDamaged as damage:
             return self._damage.found(damage, self._now_ms(), effect.request)
         except RaylogError as error:
@@ -218,7 +227,7 @@ class ConsumerReads:
             return None
         except Exception as defect:  # as in _try_fetch
             del self._requests[effect.request]
-            self._spoiled(request, defect)
+            self._fail_unforeseen(request, defect)
             return None
         del self._requests[effect.request]
         offset, timestamp = (NONE, NONE) if found is None else found

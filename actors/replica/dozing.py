@@ -11,8 +11,8 @@ from typing import Final, Protocol
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.controller_link import ControllerLink
 from raylog.actors.flusher import Flusher
+from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.follower_link import FollowerLink
-from raylog.actors.replica.reporting.beating import Beating
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
 from raylog.core.dozing.rest import LONGEST_MS, SHORTEST_MS, doze_until_ms, next_look_ms

@@ -13,6 +13,7 @@ from typing import Any
 
 from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
+from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
@@ -180,7 +181,7 @@ class ReplicaEffects:
         except RaylogError as error:
             return self._not_appended(effect.request, error)
         except Exception as defect:  # hostile records may make the checks raise anything
-            return self._spoiled(effect.request, defect, end_before)
+            return self._fail_unforeseen(effect.request, defect, end_before)
         first, end = Offset(done.first_offset), Offset(done.end_offset)
         if done.rewritten is not None:
             payload, request.append_ms = done.rewritten
@@ -202,9 +203,9 @@ class ReplicaEffects:
         )
 
     def _append_marker(self, effect: ev.AppendMarker) -> ev.Event:
-        marker = effect.marker
+        marker, message = effect.marker, effect.marker.message
         written = TxnMarker(
-            marker.producer_id, marker.producer_epoch, marker.coordinator_epoch, committed=marker.committed
+            message.producer_id, message.producer_epoch, message.coordinator_epoch, committed=message.committed
         )
         end_before = self._log.log_end_offset
         try:
@@ -212,7 +213,7 @@ class ReplicaEffects:
         except RaylogError as error:
             return self._not_appended(marker.request, error)
         except Exception as defect:  # as in _append_batches
-            return self._spoiled(marker.request, defect, end_before)
+            return self._fail_unforeseen(marker.request, defect, end_before)
         first = Offset(done.first_offset)
         # The offset of a duplicate's first marker is not known any more, and may still be above the high watermark.
         end = Offset(self._log.log_end_offset if done.duplicate else done.end_offset)
@@ -248,7 +249,7 @@ class ReplicaEffects:
             durable=not self._syncs_first,
         )
 
-    def _spoiled(self, number: int, defect: Exception, end_before: int) -> ev.Event:
+    def _fail_unforeseen(self, number: int, defect: Exception, end_before: int) -> ev.Event:
         """Return the failure of an append by an unforeseen error. If the log has changed, raise: the process ends."""
         if self._log.log_end_offset != end_before:
             raise defect
@@ -341,7 +342,8 @@ class ReplicaEffects:
         records: Records = b""
         try:
             if effect.fetch_offset < effect.upper:
-                records = self._tail.read(effect.fetch_offset, effect.max_bytes, effect.upper)
+                max_bytes = FETCH_BYTES_MAX if effect.max_bytes > FETCH_BYTES_MAX else effect.max_bytes
+                records = self._tail.read(effect.fetch_offset, max_bytes, effect.upper)
         except RaylogError as error:
             request.fail(error)
             return self._damage.found(error, self._monotonic_ms()) if isinstance(error, LogDamaged) else None

@@ -337,5 +337,7 @@ class ReplicaPorts:
     """Must end the process: the disk has failed, or there is a defect."""
     is_busy: Callable[[], bool] = lambda: False
     """Returns whether a role of the leader needs the partition awake."""
+    tick_within: Callable[[int], None] = lambda _: None
+    """Must arrange that the next tick comes within so many milliseconds."""
     needed_from: Callable[[], int | None] = lambda: None
     """Returns the lowest offset that a leader role still has to copy elsewhere; None = there is none."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from raylog.actors.careful_clock import CarefulClock
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX, ConsumerReads
+from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.actors.replica.ports import (
@@ -30,15 +30,17 @@ from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
 from raylog.actors.runner import Runner
 from raylog.actors.settings import FlushPolicy, Paces
+from raylog.actors.timer import LONGEST_MS, SHORTEST_MS
 from raylog.base.errors import InvalidRequest, RaylogError
 from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.core.partition import PartitionState
+from raylog.core.received import Received
 from raylog.core.replication import consumer_events as ce
 from raylog.core.replication import events as ev
 from raylog.core.replication.holding import Hold
 from raylog.core.replication.replica import ReplicaMachine, ReplicationSettings
 from raylog.protocol import replica as wire
-from raylog.protocol.message import WAIT_MS_MAX
+from raylog.protocol.message import Message
 from raylog.storage.errors import LogDamaged
 from raylog.storage.log.config import LogConfig
 
@@ -54,6 +56,23 @@ HELD_LOOK_MS: Final = 100
 """Time for which replies to followers reuse the offset that the leader's roles need."""
 DESERTED_CHECK_MS: Final = 500
 """Interval between checks for requests with a closed connection."""
+_FETCHES: Final[frozenset[type[Message]]] = frozenset(
+    {wire.ReplicaFetchRequest, wire.FetchRequest, wire.FetchNearRequest}
+)
+_APPLIED_EVERYWHERE: Final[frozenset[type[Message]]] = frozenset(
+    {wire.DeleteRecordsRequest, wire.WriteTxnMarkersRequest}
+)
+"""Requests that are answered when the other replicas have applied them, too."""
+_LOOK_UPS: Final[frozenset[type[Message]]] = frozenset(
+    {
+        wire.ListOffsetsRequest,
+        wire.FindTimesRequest,
+        wire.OffsetForLeaderEpochRequest,
+        wire.DescribeProducersRequest,
+    }
+)
+"""Requests that are answered at once."""
+_CAUSES: Final[dict[type[Message], str]] = {method.request: method.name for method in wire.REPLICA.methods.values()}
 
 
 class ReplicaRunner:
@@ -91,7 +110,7 @@ class ReplicaRunner:
         self.requests: RequestTable[ReplicaRequest] = RequestTable()
         """Requests that the state machine has not answered yet."""
         self.feed: Callable[[ev.Event], None] = _ignore
-        """Feeds an event and carries out its effects; events before :meth:`begin_life` are ignored."""
+        """Feeds an event and carries out its effects; events before :meth:`begin` are ignored."""
         tail = TailCache(log)
         self.cleaner, self.scrubber = cleaner, scrubber
         self.damage = DamageWatch(partition)
@@ -135,7 +154,7 @@ class ReplicaRunner:
             self.scrubber.when_damaged(self.damaged)
             self.scrubber.when_remade(self.damage.file_remade)
 
-    def begin_life(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
+    def begin(self, broker: int, incarnation: Incarnation, settings: ReplicationSettings) -> None:
         """Make the state machine, once the controller has granted this process its incarnation."""
         self.machine = machine = self._machine_class(
             partition=self.partition,
@@ -178,176 +197,70 @@ class ReplicaRunner:
 
     # ------------------------------------------------------------ requests
 
-    def produce(self, request: ReplicaRequest, args: wire.ProduceRequest, has_plain: bool = False) -> None:
-        """Take a producer's batches. ``has_plain``: they are known to be one batch that belongs to no transaction.
+    def receive(self, request: ReplicaRequest, message: Any, has_plain: bool = False) -> bool:
+        """Take a request, whose ticks are frequent enough for its deadline; False: it is not about the log.
 
-        Raises InvalidRequest for an unknown ``acks``, and for a batch of a transaction with acks=0; InvalidRecord for
-        batches of several transactions.
+        ``has_plain``: the payload is known to be one batch that belongs to no transaction. Raises InvalidRequest for an
+        unknown ``acks``, and for a batch of a transaction with acks=0; InvalidRecord for batches of several
+        transactions.
         """
-        acks = args.acks
-        if acks not in (-1, 0, 1):
-            raise InvalidRequest(f"acks={acks}: only 0, 1 and -1 (all) are known.")
-        found = None if has_plain else self.log.transaction_of(request.payload)
-        claim, opens = None, False
-        if found is not None:
-            if acks == 0:
-                raise InvalidRequest("A batch of a transaction needs acks=all.")
-            producer, epoch, opens = found
-            claim = ev.TxnClaim(transactional_id=args.transactional_id, producer_id=producer, producer_epoch=epoch)
+        kind = type(message)
+        found: tuple[int, int, bool] | None = None
+        if kind is wire.ProduceRequest:
+            wait_ms = message.timeout_ms
+            if message.acks not in (-1, 0, 1):
+                raise InvalidRequest(f"acks={message.acks}: only 0, 1 and -1 (all) are known.")
+            if not has_plain:
+                found = self._transaction_of(request, message)
+        elif kind in _FETCHES:
+            wait_ms = message.max_wait_ms
+        elif kind in _APPLIED_EVERYWHERE:
+            wait_ms = SHORTEST_MS
+        elif kind in _LOOK_UPS:
+            wait_ms = LONGEST_MS
+        else:
+            return False
+        if wait_ms < LONGEST_MS:
+            self._ports.tick_within(wait_ms)
         request.began_ns = now_ns = self._monotonic_ns()
         self._effects.now_ms = now_ms = now_ns // 1_000_000
         number = self.requests.remember(request)
-        self.feed(
-            ev.ProduceReceived(
-                cause="produce",
-                now_ms=now_ms,
-                request=number,
-                acks=acks,
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + (WAIT_MS_MAX if args.timeout_ms > WAIT_MS_MAX else args.timeout_ms),
-                claim=claim,
-                opens_transaction=opens,
+        if found is None:
+            self.feed(Received(message=message, cause=_CAUSES[kind], request=number, now_ms=now_ms))
+        else:
+            producer, epoch, opens = found
+            self.feed(
+                ev.TransactionalProduce(
+                    message=message,
+                    cause=_CAUSES[kind],
+                    request=number,
+                    now_ms=now_ms,
+                    producer_id=producer,
+                    producer_epoch=epoch,
+                    opens_transaction=opens,
+                )
             )
-        )
-        if acks == 0:  # the producer does not expect a reply
+        if kind is wire.ProduceRequest and message.acks == 0:  # the producer does not expect a reply
             self.requests.pop(number, None)
+        return True
+
+    def _transaction_of(self, request: ReplicaRequest, message: wire.ProduceRequest) -> tuple[int, int, bool] | None:
+        found = self.log.transaction_of(request.payload)
+        if found is not None and message.acks == 0:
+            raise InvalidRequest("A batch of a transaction needs acks=all.")
+        return found
 
     def transaction_confirmed(self, request: int, error: RaylogError | None) -> None:
         """Take a coordinator's answer. No error: the transaction is open and has this partition."""
         now_ms = self._now_ms()
         self.feed(ev.TransactionConfirmed(cause="verify", now_ms=now_ms, request=request, error=error))
 
-    def replica_fetch(self, request: ReplicaRequest, args: wire.ReplicaFetchRequest) -> None:
-        """Take a follower's fetch."""
-        self._effects.now_ms = now_ms = self._monotonic_ns() // 1_000_000  # as `_now_ms`, without its call
-        self.feed(
-            ev.FetchReceived(
-                cause="replica_fetch",
-                now_ms=now_ms,
-                request=self.requests.remember(request),
-                follower=BrokerId(args.broker),
-                incarnation=Incarnation(args.incarnation),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                fetch_offset=Offset(args.fetch_offset),
-                last_fetched_epoch=LeaderEpoch(args.last_fetched_epoch),
-                deadline_ms=now_ms + (WAIT_MS_MAX if args.max_wait_ms > WAIT_MS_MAX else args.max_wait_ms),
-                max_bytes=FETCH_BYTES_MAX if args.max_bytes > FETCH_BYTES_MAX else args.max_bytes,
-                log_start_offset=Offset(args.log_start_offset),
-                disk_failing=bool(args.disk_failing),
-                lacks_producers=args.lacks_producers,
-            )
-        )
-
-    def fetch(
-        self, request: ReplicaRequest, args: wire.FetchRequest | wire.FetchNearRequest, *, is_near: bool = False
-    ) -> None:
-        """Take a consumer's fetch. ``is_near``: the consumer reads the segment files of this host itself."""
-        request.began_ns = now_ns = self._monotonic_ns()
-        now_ms = now_ns // 1_000_000
-        max_bytes = min(args.max_bytes, FETCH_BYTES_MAX)
-        self.feed(
-            ce.ConsumerFetchReceived(
-                cause="fetch",
-                now_ms=now_ms,
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                fetch_offset=Offset(args.fetch_offset),
-                deadline_ms=now_ms + min(args.max_wait_ms, WAIT_MS_MAX),
-                max_bytes=max_bytes,
-                min_bytes=min(args.min_bytes, max_bytes),
-                is_near=is_near,
-                committed_only=args.isolation_level == wire.READ_COMMITTED,
-            )
-        )
-
-    def list_offsets(self, request: ReplicaRequest, args: wire.ListOffsetsRequest) -> None:
-        """Take a request for the offset of a timestamp, or of a special position such as EARLIEST (``core.ids``)."""
-        self.feed(
-            ce.ListOffsetsReceived(
-                cause="list_offsets",
-                now_ms=self._now_ms(),
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                timestamp=args.timestamp,
-                committed_only=args.isolation_level == wire.READ_COMMITTED,
-            )
-        )
-
-    def find_times(self, request: ReplicaRequest, args: wire.FindTimesRequest) -> None:
-        """Take a search for batches with records within a span of time."""
-        span = ce.TimeSpan(offset=Offset(args.offset), low_ms=args.low_ms, end_ms=args.end_ms)
-        self.feed(
-            ce.ListOffsetsReceived(
-                cause="find_times",
-                now_ms=self._now_ms(),
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                timestamp=0,
-                committed_only=args.isolation_level == wire.READ_COMMITTED,
-                span=span,
-            )
-        )
-
-    def epoch_end(self, request: ReplicaRequest, args: wire.OffsetForLeaderEpochRequest) -> None:
-        """Take a consumer's request for the end offset of a leader epoch."""
-        self.feed(
-            ce.EpochEndReceived(
-                cause="epoch_end",
-                now_ms=self._now_ms(),
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                epoch=LeaderEpoch(args.leader_epoch),
-            )
-        )
-
-    def delete_records(self, request: ReplicaRequest, args: wire.DeleteRecordsRequest) -> None:
-        """Take a request to delete the records below an offset; -1 = all committed records."""
-        now_ms = self._now_ms()
-        self.feed(
-            ev.DeleteRecordsReceived(
-                cause="delete_records",
-                now_ms=now_ms,
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                before_offset=Offset(args.before_offset),
-                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
-            )
-        )
-
-    def write_marker(self, request: ReplicaRequest, args: wire.WriteTxnMarkersRequest) -> None:
-        """Take a transaction coordinator's request to append the marker that ends a transaction."""
-        now_ms = self._now_ms()
-        self.feed(
-            ev.MarkerReceived(
-                cause="write_txn_markers",
-                now_ms=now_ms,
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-                deadline_ms=now_ms + min(args.timeout_ms, WAIT_MS_MAX),
-                producer_id=args.producer_id,
-                producer_epoch=args.producer_epoch,
-                coordinator_epoch=args.coordinator_epoch,
-                committed=args.committed,
-            )
-        )
-
-    def describe_producers(self, request: ReplicaRequest, args: wire.DescribeProducersRequest) -> None:
-        """Take a request for the producers that the log knows."""
-        self.feed(
-            ce.DescribeProducersReceived(
-                cause="describe_producers",
-                now_ms=self._now_ms(),
-                request=self.requests.remember(request),
-                leader_epoch=LeaderEpoch(args.current_leader_epoch),
-            )
-        )
-
     # ------------------------------------------------------------ the controller and the leader
 
     def state_received(self, incarnation: int, state: PartitionState) -> None:
         """Take the partition's state, which the controller has sent to an incarnation of this replica."""
-        now_ms, life = self._now_ms(), Incarnation(incarnation)
-        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=life, state=state))
+        now_ms, addressed = self._now_ms(), Incarnation(incarnation)
+        self.feed(ev.StateReceived(cause="controller", now_ms=now_ms, incarnation=addressed, state=state))
 
     def isr_answered(self, request: int, error_code: int, state: PartitionState | None) -> None:
         """Take the controller's answer to an ISR proposal; 1001 = the outcome is not known."""

@@ -21,25 +21,21 @@ from raylog.actors.listening import KEPT_FILE, open_endpoint
 from raylog.actors.metrics.counters import ReplicaCounters
 from raylog.actors.naming import COORDINATED_TOPICS
 from raylog.actors.permissions import NO_TOPIC, NamedTopic, permissions
+from raylog.actors.replica.beating import Beating
 from raylog.actors.replica.bodies import BodyOpener
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.damage import give_up
-from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
 from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_in_thread
 from raylog.actors.replica.ports import ReplicaPorts
-from raylog.actors.replica.proposals import alter_request, sleep_request
-from raylog.actors.replica.reporting.beating import Beating
-from raylog.actors.replica.reporting.metrics import replica_metrics
-from raylog.actors.replica.reporting.status import has_reported, heartbeat, replica_status
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.replica.scrubber import Scrubber
+from raylog.actors.replica.status import has_reported, heartbeat, replica_metrics, replica_status
 from raylog.actors.replica.verifying import TransactionVerifier
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
-from raylog.actors.roles.leader_roles import LeaderRoles
+from raylog.actors.roles.leader_roles import LeaderRoles, roles_of
 from raylog.actors.roles.local import LocalRequest
-from raylog.actors.roles.registry import roles_of
 from raylog.actors.settings import (
     log_settings,
     paces_of,
@@ -52,7 +48,7 @@ from raylog.actors.transport import listen
 from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.base.ids import NO_INCARNATION, Incarnation, TopicPartition
 from raylog.core.config import TopicConfig
-from raylog.core.partition import PartitionState
+from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.queues.origins import OF as RETRY_OF
 from raylog.core.replication import events as ev
 from raylog.core.replication.replica import ReplicationSettings
@@ -62,8 +58,11 @@ from raylog.protocol.controller import (
     REGISTER_REPLICA,
     RESIGN_LEADER,
     SLEEP_PARTITION,
+    AlterPartitionRequest,
+    IsrMember,
     RegisterReplicaRequest,
     ResignLeaderRequest,
+    SleepPartitionRequest,
 )
 from raylog.protocol.notifications import REPLICA_SESSION, FallAsleep, PartitionStateUpdate, StopReplica
 from raylog.protocol.replica import REPLICA, REPLICA_FETCH, ProduceRequest, ReplicaMetricsRequest, ReplicaStatusRequest
@@ -220,6 +219,7 @@ class ReplicaServer:
                 role_changed=self._role_changed,
                 verify=lambda question: self._spawn(self._verifier.query(question), "verification"),
                 is_busy=lambda: self._roles.is_busy,
+                tick_within=self._ticks.hasten,
                 needed_from=lambda: self._roles.needed_from,
                 soon=asyncio.get_running_loop().call_soon,
                 fatal=self._on_fatal,
@@ -392,7 +392,7 @@ class ReplicaServer:
             may_wait = opener is not None and (not has_plain or opener.lines or runner.log.config.rewriting is not None)
             if may_wait and opener is not None and opener.takes(request, args):
                 return
-        if not dispatch(runner, self._ticks, request, args, has_plain):
+        if not runner.receive(request, args, has_plain):
             self._roles.receive(request, args)
 
     @property
@@ -401,13 +401,13 @@ class ReplicaServer:
         return machine is not None and machine.role == "leader"
 
     def _dispatch(self, request: Request, args: ProduceRequest) -> None:
-        dispatch(self._running(), self._ticks, request, args)
+        self._running().receive(request, args)
 
     def _on_local_request(self, request: LocalRequest) -> None:
         runner = self._running()
         if runner.machine is None or self._stopping is not None:
             raise NotLeaderOrFollower(f"{self.partition} on broker {self.spec.broker} does not serve.")
-        dispatch(runner, self._ticks, request, request.args)
+        runner.receive(request, request.args)
 
     # ------------------------------------------------------------ the leader we follow
 
@@ -495,7 +495,7 @@ class ReplicaServer:
             forget_cut(self.spec)
         if runner.machine is None:
             self._incarnation = Incarnation(registered.incarnation)
-            runner.begin_life(self.spec.broker, self._incarnation, self._settings)
+            runner.begin(self.spec.broker, self._incarnation, self._settings)
         self._beating.registered(self._incarnation, registered.controller_epoch)
         self._on_state(registered.incarnation, registered.state)
 
@@ -514,13 +514,20 @@ class ReplicaServer:
         self._running().state_received(incarnation, PartitionState.from_wire(wire))
 
     async def _propose(self, effect: ev.ProposeIsr) -> None:
+        request = AlterPartitionRequest(
+            topic_id=self.spec.topic_id,
+            topic=self.spec.topic,
+            partition=self.spec.partition,
+            broker=self.spec.broker,
+            incarnation=self._incarnation,
+            leader_epoch=effect.leader_epoch,
+            partition_epoch=effect.partition_epoch,
+            isr=[IsrMember(broker, incarnation) for broker, incarnation in effect.isr],
+            drops_eligible=effect.drops_eligible,
+        )
         state: PartitionState | None = None
         try:
-            reply = await self._link.call(
-                ALTER_PARTITION.name,
-                alter_request(self.spec, self._incarnation, effect),
-                timeout_s=PROPOSE_TIMEOUT_S,
-            )
+            reply = await self._link.call(ALTER_PARTITION.name, request, timeout_s=PROPOSE_TIMEOUT_S)
             code, state = 0, PartitionState.from_wire(ALTER_PARTITION.read_reply(reply.args).state)
         except RaylogError as error:
             code = error.code if error.is_remote else LINK_BROKEN
@@ -528,7 +535,24 @@ class ReplicaServer:
         self._running().isr_answered(effect.request, code, state)
 
     async def _propose_sleep(self, effect: ev.ProposeSleep) -> None:
-        request = sleep_request(self.spec, self._incarnation, effect, self._running().log)
+        log = self._running().log
+        point = SleepPoint(
+            log_start_offset=effect.log_start_offset,
+            end_offset=effect.end_offset,
+            last_epoch=effect.last_epoch,
+            oldest_ms=log.oldest_ms,
+            size_bytes=log.size_bytes,
+        )
+        request = SleepPartitionRequest(
+            topic_id=self.spec.topic_id,
+            topic=self.spec.topic,
+            partition=self.spec.partition,
+            broker=self.spec.broker,
+            incarnation=self._incarnation,
+            leader_epoch=effect.leader_epoch,
+            partition_epoch=effect.partition_epoch,
+            point=point.to_row(),
+        )
         state: PartitionState | None = None
         try:
             reply = await self._link.call(SLEEP_PARTITION.name, request, timeout_s=PROPOSE_TIMEOUT_S)
@@ -540,7 +564,7 @@ class ReplicaServer:
         self._running().sleep_answered(effect.request, code, state)
 
     async def _resign(self, effect: ev.ResignLeadership) -> None:
-        logger.warning("%s: %s; resigning leadership", self.partition, effect.trouble)
+        logger.warning("%s: %s; resigning leadership", self.partition, effect.reason)
         spec = self.spec
         resignation = ResignLeaderRequest(
             spec.topic_id, spec.topic, spec.partition, spec.broker, self._incarnation, effect.leader_epoch

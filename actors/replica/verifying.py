@@ -1,8 +1,8 @@
 """Verifies with the transaction coordinator that a transaction is open and has this partition (KIP-890).
 
 Owned by the replica's shell. A leader does this before the first batch of a transaction
-(``core/replication/claims.py``). The connection to a coordinator is kept open while there are queries, so that each
-costs one round trip, and is closed soon after: a cluster has many more partitions than coordinators.
+(``core/replication/confirmations.py``). The connection to a coordinator is kept open while there are queries, so that
+each costs one round trip, and is closed soon after: a cluster has many more partitions than coordinators.
 """
 
 from __future__ import annotations

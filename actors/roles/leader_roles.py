@@ -1,4 +1,7 @@
-"""Begins and ends a replica's roles with its leaderships, and passes requests to them. Owned by the replica's shell."""
+"""Begins and ends a replica's roles with its leaderships, and passes requests to them. Owned by the replica's shell.
+
+The only place that lists the kinds of roles (:func:`roles_of`).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 from raylog.actors.actor_specs import ReplicaSpec
+from raylog.actors.naming import FORWARDING_TOPIC, INTERNAL_PREFIX, SHARE_STATE_TOPIC, UNDELIVERABLE_TOPIC
 from raylog.actors.roles.host import CONTROLLER_TIMEOUT_S, ControllerCalls, OwnLog, RoleHost
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.role import Role
@@ -14,11 +18,40 @@ from raylog.actors.roles.targets import Targets
 from raylog.actors.routes import Routes
 from raylog.base.errors import NotLeaderOrFollower
 from raylog.base.ids import TopicPartition
+from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.broker import METADATA, MetadataRequest
 from raylog.protocol.message import Message
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)
+
+
+def roles_of(topic: str) -> tuple[type[Role], ...]:
+    """Return the roles that begin with each leadership of a partition of this topic.
+
+    Their modules are imported on first use, since otherwise every replica's process would pay for all of them.
+    """
+    if topic == SCHEDULED_TOPIC:
+        from raylog.actors.scheduling.role import SchedulerRole
+
+        return (SchedulerRole,)
+    if topic == SHARE_STATE_TOPIC:
+        from raylog.actors.queues.share_states import ShareStateRole
+
+        return (ShareStateRole,)
+    if topic == FORWARDING_TOPIC:
+        from raylog.actors.forwarding.forwarder_states import ForwarderStateRole
+
+        return (ForwarderStateRole,)
+    if topic.startswith(INTERNAL_PREFIX) and topic != UNDELIVERABLE_TOPIC:
+        return ()
+    from raylog.actors.queues.role import QueuesRole
+
+    if topic == UNDELIVERABLE_TOPIC:
+        return (QueuesRole,)
+    from raylog.actors.forwarding.expiry import ExpiryRole
+
+    return (QueuesRole, ExpiryRole)
 
 
 class LeaderRoles:

@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from raylog.base.errors import OffsetNotAvailable, OffsetOutOfRange, RaylogError, RequestTimedOut
 from raylog.base.ids import BrokerId, Offset
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
 from raylog.core.replication.events import (
     AdvanceLogStart,
     AnswerDeleteRecords,
-    DeleteRecordsReceived,
     Effect,
     RefuseRequest,
     RequestId,
+    deadline_ms,
 )
 from raylog.core.replication.isr import FollowerProgress, InSyncSet
 from raylog.core.replication.log import ReplicaLog
+from raylog.protocol.replica import DeleteRecordsRequest
 
 _ALL_COMMITTED = -1
 
@@ -35,20 +37,21 @@ class Deletions:
         self._log = log
         self._isr = isr
         self._followers = followers
-        self.waiting: dict[RequestId, tuple[DeleteRecordsReceived, Offset]] = {}
+        self.waiting: dict[RequestId, tuple[Received[DeleteRecordsRequest], Offset]] = {}
         """The requests, and the offset that the low watermark has to reach for each."""
 
-    def on_request(self, event: DeleteRecordsReceived, exposed: Offset | None, out: Outbox[Effect]) -> None:
+    def on_request(self, event: Received[DeleteRecordsRequest], exposed: Offset | None, out: Outbox[Effect]) -> None:
         """Move the log start offset; then wait for the other replicas.
 
         ``exposed``: the high watermark that clients may see, which the log start cannot pass; None = not known yet.
         """
+        wanted = event.message.before_offset
         error: RaylogError | None = None
         if exposed is None:
             error = OffsetNotAvailable()
-        elif event.before_offset != _ALL_COMMITTED and not 0 <= event.before_offset <= exposed:
+        elif wanted != _ALL_COMMITTED and not 0 <= wanted <= exposed:
             error = OffsetOutOfRange(
-                f"Records below offset {event.before_offset} cannot be deleted: this partition's log starts at "
+                f"Records below offset {wanted} cannot be deleted: this partition's log starts at "
                 f"{self._log.start} and is committed up to {exposed}. Give an offset in that range, or `-1` for all "
                 "that is committed.",
                 log_start_offset=self._log.start,
@@ -57,7 +60,7 @@ class Deletions:
         if exposed is None or error is not None:
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=error or OffsetNotAvailable()))
             return
-        before = exposed if event.before_offset == _ALL_COMMITTED else event.before_offset
+        before = exposed if wanted == _ALL_COMMITTED else Offset(wanted)
         self.waiting[event.request] = (event, before)
         if before > self._log.start:
             out.now.append(AdvanceLogStart(cause=event.cause, to=before, request=event.request))
@@ -82,7 +85,7 @@ class Deletions:
         low_watermark, behind = self._low_watermark()
         partition = self._isr.state.partition
         for request, (event, before) in list(self.waiting.items()):
-            if event.deadline_ms <= now_ms:
+            if deadline_ms(event.now_ms, event.message.timeout_ms) <= now_ms:
                 del self.waiting[request]
                 error = RequestTimedOut(
                     f"The leader has deleted the records below offset {before}, but the replicas on brokers {behind} "

@@ -62,7 +62,7 @@ class DiskHealth:
         if self.damaged_at is not None and (end <= self.damaged_at or start >= self._damaged_to):
             self.damaged_at = None
 
-    def look(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
+    def note_tick(self, now_ms: int, sync_since_ms: int | None, limit_ms: int) -> None:
         """Note, at a tick, since when the oldest sync is under way; None = none is.
 
         ``limit_ms``: a sync under way for this long counts as hanging.

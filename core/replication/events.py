@@ -1,9 +1,10 @@
 """Events and effects of a partition replica.
 
-The shell (an actor, or the simulator) feeds events in arrival order and carries effects out. Input/output is in two
-phases: the machine requests an append, a truncation or a read (``now``); the shell carries it out. After an append
-or a cut the shell feeds the result (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``, ``LogCut``) before any
-other event. The machine never sees records: only offsets, epochs and sizes.
+Requests come as :class:`raylog.core.received.Received`, with the messages of ``protocol/replica.py``. The shell (an
+actor, or the simulator) feeds events in arrival order and carries effects out. Input/output is in two phases: the
+machine requests an append, a truncation or a read (``now``); the shell carries it out. After an append or a cut the
+shell feeds the result (``LeaderAppended``, ``FollowerAppended``, ``AppendFailed``, ``LogCut``) before any other event.
+The machine never sees records: only offsets, epochs and sizes.
 """
 
 from __future__ import annotations
@@ -13,9 +14,23 @@ from typing import TYPE_CHECKING
 from raylog.base.errors import RaylogError
 from raylog.base.ids import BrokerId, Incarnation, LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.partition import PartitionState
-from raylog.core.replication.consumer_events import ConsumerEffect, ConsumerRequest, FetchStillWaits, FetchTurnBegan
+from raylog.core.received import Received
+from raylog.core.replication.consumer_events import ConsumerEffect, FetchStillWaits, FetchTurnBegan
 from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.core.replication.log import LogCut
+from raylog.protocol.message import WAIT_MS_MAX
+from raylog.protocol.replica import (
+    DeleteRecordsRequest,
+    DescribeProducersRequest,
+    FetchNearRequest,
+    FetchRequest,
+    FindTimesRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+    WriteTxnMarkersRequest,
+)
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -26,6 +41,12 @@ _ZERO = Offset(0)
 
 RequestId = int
 """Chosen by the shell for requests it received, by the machine for requests it sends; each unique per incarnation."""
+
+
+def deadline_ms(arrived_ms: int, wait_ms: int) -> int:
+    """Return until when a request waits that came at ``arrived_ms`` and states that it may wait for ``wait_ms``."""
+    return arrived_ms + (WAIT_MS_MAX if wait_ms > WAIT_MS_MAX else wait_ms)
+
 
 # ---------------------------------------------------------------- events
 
@@ -50,21 +71,24 @@ class TxnClaim:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProduceReceived:
-    """Produce request; ``acks`` is 0, 1 or -1 (all); ``leader_epoch`` -1 = the client does not know it.
+class TransactionalProduce(Received[ProduceRequest]):
+    """A produce request with batches of a transaction, as the shell has seen in them; never with ``acks`` 0.
 
-    ``claim``: the transaction of its batches; None = they belong to none. Never with ``acks`` 0: the shell refuses
-    such a request. ``opens_transaction``: appending them to the present log would open the transaction.
+    ``opens_transaction``: appending them to the present log would open the transaction.
     """
 
-    cause: str
-    now_ms: int
-    request: RequestId
-    acks: int
-    leader_epoch: LeaderEpoch
-    deadline_ms: int
-    claim: TxnClaim | None = None
-    opens_transaction: bool = False
+    producer_id: int
+    producer_epoch: int
+    opens_transaction: bool
+
+    @property
+    def claim(self) -> TxnClaim:
+        """The transaction to which the batches claim to belong."""
+        return TxnClaim(
+            transactional_id=self.message.transactional_id,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,24 +102,6 @@ class TransactionConfirmed:
     now_ms: int
     request: RequestId
     error: RaylogError | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MarkerReceived:
-    """Request to end a producer's transaction; it waits as a produce request with acks=all does.
-
-    The fields after ``deadline_ms`` are the marker's, for the shell.
-    """
-
-    cause: str
-    now_ms: int
-    request: RequestId
-    leader_epoch: LeaderEpoch
-    deadline_ms: int
-    producer_id: int
-    producer_epoch: int
-    coordinator_epoch: int
-    committed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,30 +161,6 @@ class Synced:
     cause: str
     now_ms: int
     end_offset: Offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FetchReceived:
-    """Follower fetch. ``fetch_offset`` also acknowledges: all below it is durable at the follower.
-
-    ``max_bytes`` comes back in the answer's effect. ``log_start_offset`` is where the follower's log begins.
-    ``disk_failing``: its disk has refused appends for a while. ``lacks_producers``: the log is empty, and knows none of
-    the producers before its start; the fetch requests them, and acknowledges nothing.
-    """
-
-    cause: str
-    now_ms: int
-    request: RequestId
-    follower: BrokerId
-    incarnation: Incarnation
-    leader_epoch: LeaderEpoch
-    fetch_offset: Offset
-    last_fetched_epoch: LeaderEpoch
-    deadline_ms: int
-    max_bytes: int
-    log_start_offset: Offset = _ZERO
-    disk_failing: bool = False
-    lacks_producers: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,18 +237,6 @@ class SleepAnswered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteRecordsReceived:
-    """Delete-records request: everything below ``before_offset``; -1 = all committed records."""
-
-    cause: str
-    now_ms: int
-    request: RequestId
-    leader_epoch: LeaderEpoch
-    before_offset: Offset
-    deadline_ms: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LogStartAdvanced:
     """The log start offset has moved, durably, by retention or :class:`AdvanceLogStart`."""
 
@@ -296,13 +266,24 @@ class Tick:
     """Whether a transaction is open in the log, or a role of the leader is at work: the partition does not sleep."""
 
 
-LeaderRequest = ProduceReceived | MarkerReceived | FetchReceived | DeleteRecordsReceived | ConsumerRequest
-"""Events that only a leader of the right epoch serves."""
+LeaderRequest = (
+    ProduceRequest
+    | ReplicaFetchRequest
+    | FetchRequest
+    | FetchNearRequest
+    | ListOffsetsRequest
+    | FindTimesRequest
+    | OffsetForLeaderEpochRequest
+    | DeleteRecordsRequest
+    | WriteTxnMarkersRequest
+    | DescribeProducersRequest
+)
+"""Requests that only a leader of the right epoch serves."""
 LeaderEvent = LeaderAppended | FetchStillWaits | FetchTurnBegan | RequestDropped | TransactionConfirmed
 FollowerEvent = FetchAnswered | FetchFailed | FollowerAppended | LogCut
 EitherEvent = Synced | Tick | AppendFailed | LogStartAdvanced | DamageFound
 ControllerEvent = StateReceived | IsrChangeAnswered | SleepRequested | SleepAnswered
-Event = LeaderRequest | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
+Event = Received[LeaderRequest] | LeaderEvent | FollowerEvent | EitherEvent | ControllerEvent
 
 # ---------------------------------------------------------------- effects
 
@@ -342,7 +323,7 @@ class VerifyTransaction:
 class AppendMarker:
     """Append the marker, unless it was written before; answer with ``LeaderAppended``."""
 
-    marker: MarkerReceived
+    marker: Received[WriteTxnMarkersRequest]
     leader_epoch: LeaderEpoch
 
 
@@ -400,14 +381,14 @@ class AnswerDeleteRecords:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResignLeadership:
-    """Request another in-sync leader from the controller, because of the ``trouble`` with this disk.
+    """Request another in-sync leader from the controller, because of the ``reason``, which this disk gives.
 
     Repeated after a pause while that lasts; the controller answers with a new partition state.
     """
 
     cause: str
     leader_epoch: LeaderEpoch
-    trouble: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

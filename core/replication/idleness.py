@@ -21,7 +21,7 @@ from raylog.core.replication.events import ProposeSleep, SleepAnswered
 
 REFUSED_PAUSE_MS: Final = 10_000
 """Pause before a partition whose sleep was refused proposes it again."""
-HURRY_FOR_MS: Final = 10_000
+REQUEST_HOLDS_MS: Final = 10_000
 """How long a request to sleep soon holds."""
 LINK_BROKEN: Final = 1001
 _UNDECIDED: Final = frozenset(
@@ -40,7 +40,7 @@ _UNDECIDED: Final = frozenset(
 class Idleness:
     """How long nothing was written or read, and the proposal that is under way."""
 
-    __slots__ = ("_for_stop", "_hurry_ms", "_hurry_until_ms", "_proposal", "_resend_at_ms", "active_ms")
+    __slots__ = ("_for_stop", "_proposal", "_requested_idle_ms", "_requested_until_ms", "_resend_at_ms", "active_ms")
 
     def __init__(self, now_ms: int) -> None:
         """An epoch begins as if its partition had just been used."""
@@ -48,16 +48,16 @@ class Idleness:
         """When something was last written or read, as far as the last tick knows."""
         self._proposal: ProposeSleep | None = None
         self._resend_at_ms = 0
-        self._hurry_until_ms = now_ms
-        self._hurry_ms = 0
+        self._requested_until_ms = now_ms
+        self._requested_idle_ms = 0
         self._for_stop = False
 
-    def hurry(self, now_ms: int, idle_ms: int, *, for_stop: bool = False) -> None:
+    def request_sleep(self, now_ms: int, idle_ms: int, *, for_stop: bool = False) -> None:
         """Let ``idle_ms`` without use suffice for a while.
 
         A partition that never sleeps stays awake all the same, unless it is for a stop of the cluster.
         """
-        self._hurry_until_ms, self._hurry_ms, self._for_stop = now_ms + HURRY_FOR_MS, idle_ms, for_stop
+        self._requested_until_ms, self._requested_idle_ms, self._for_stop = now_ms + REQUEST_HOLDS_MS, idle_ms, for_stop
 
     @property
     def is_closed(self) -> bool:
@@ -66,21 +66,21 @@ class Idleness:
 
     def is_due(self, now_ms: int, sleep_after_ms: int) -> bool:
         """Whether the partition should sleep: unused for ``sleep_after_ms`` (-1 = never), and not proposed yet."""
-        enough_ms = self._hurried_ms(sleep_after_ms) if now_ms < self._hurry_until_ms else sleep_after_ms
+        enough_ms = self._enough_ms(sleep_after_ms) if now_ms < self._requested_until_ms else sleep_after_ms
         return enough_ms >= 0 and now_ms - self.active_ms >= enough_ms and self._proposal is None
 
     def due_ms(self, sleep_after_ms: int) -> int | None:
         """When :meth:`is_due` begins to hold, if nothing is written or read; None = never."""
-        enough_ms = self._hurried_ms(sleep_after_ms)
-        if enough_ms >= 0 and self.active_ms + enough_ms < self._hurry_until_ms:
+        enough_ms = self._enough_ms(sleep_after_ms)
+        if enough_ms >= 0 and self.active_ms + enough_ms < self._requested_until_ms:
             return self.active_ms + enough_ms
         return None if sleep_after_ms < 0 else self.active_ms + sleep_after_ms
 
-    def _hurried_ms(self, sleep_after_ms: int) -> int:
+    def _enough_ms(self, sleep_after_ms: int) -> int:
         """Return which time without use suffices while a request to sleep soon holds; -1 = none."""
         if sleep_after_ms < 0:
-            return self._hurry_ms if self._for_stop else sleep_after_ms
-        return min(self._hurry_ms, sleep_after_ms)
+            return self._requested_idle_ms if self._for_stop else sleep_after_ms
+        return min(self._requested_idle_ms, sleep_after_ms)
 
     def propose(self, proposal: ProposeSleep, resend_at_ms: int) -> ProposeSleep:
         """Note that the proposal is under way; returns it."""

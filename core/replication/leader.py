@@ -20,18 +20,19 @@ from raylog.base.errors import (
     StaleBrokerEpoch,
     UnknownTopicOrPartition,
 )
-from raylog.base.ids import NO_EPOCH, BrokerId, Incarnation, Offset
+from raylog.base.ids import NO_EPOCH, BrokerId, Incarnation, LeaderEpoch, Offset
 from raylog.base.invariants import require
+from raylog.core.dozing.rest import Quiet
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
-from raylog.core.replication.claims import Claims
+from raylog.core.received import Received
+from raylog.core.replication.confirmations import Confirmations
 from raylog.core.replication.deletions import Deletions
 from raylog.core.replication.events import (
     AnswerDiverging,
     AnswerFetch,
     AnswerProducers,
     Effect,
-    FetchReceived,
     IsrChangeAnswered,
     ProposeSleep,
     RefuseRequest,
@@ -44,6 +45,7 @@ from raylog.core.replication.log import ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedFetches, ParkedProduces
 from raylog.core.replication.visibility import Visibility
 from raylog.core.replication.watermark import committed_end
+from raylog.protocol.replica import ReplicaFetchRequest
 
 _FINAL_UNTIL_NEW_STATE = frozenset({FencedLeaderEpoch.code, InvalidUpdateVersion.code})
 _RESIGN_AGAIN_MS = 1_000
@@ -61,7 +63,7 @@ class Leader:
         "_next_request",
         "_note",
         "_resign_at_ms",
-        "claims",
+        "confirmations",
         "deletions",
         "epoch_start",
         "fetches",
@@ -92,7 +94,7 @@ class Leader:
         self.followers: dict[BrokerId, FollowerProgress] = {}
         self.produces = ParkedProduces()
         self.fetches = ParkedFetches()
-        self.claims = Claims()
+        self.confirmations = Confirmations()
         self.deletions = Deletions(log, self.isr, self.followers)
         self._me = me
         self._my_incarnation = incarnation
@@ -136,9 +138,9 @@ class Leader:
         self.isr.adopt(state)
         self._meet_followers(now_ms)
         self.advance(cause, out)
-        self.claim(cause, now_ms, out)
+        self.drop_eligible(cause, now_ms, out)
 
-    def claim(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
+    def drop_eligible(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         """Propose to clear the ELR where the leader can only then expose what may have been acknowledged (ADR 0025).
 
         The leader does not know which of its last records were committed before this epoch. To expose them all, no
@@ -170,36 +172,38 @@ class Leader:
 
     # ------------------------------------------------------------ followers
 
-    def on_fetch(self, event: FetchReceived, out: Outbox[Effect]) -> None:
+    def on_fetch(self, event: Received[ReplicaFetchRequest], out: Outbox[Effect]) -> None:
         """Check a follower's fetch, record what it acknowledges, answer it or park it."""
-        refusal = self._fetch_refusal(event)
+        message = event.message
+        follower, end = BrokerId(message.broker), Offset(message.fetch_offset)
+        refusal = self._fetch_refusal(follower, message)
         if refusal is not None:
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
         if self._answer_divergence(event, out):
             return
-        if event.fetch_offset > self._log.end:
+        if end > self._log.end:
             out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=self._out_of_range()))
             return
-        if event.lacks_producers:  # it may not lead before it has them, so this does not count
+        if message.lacks_producers:  # it may not lead before it has them, so this does not count
             out.now.append(self._producers_answer(event))
             return
-        progress = self.followers[event.follower]
-        progress.fetched(event.fetch_offset, self._log.end, event.now_ms)
-        if event.log_start_offset > progress.log_start:
-            progress.log_start = event.log_start_offset
-        progress.disk_failing = event.disk_failing
-        if progress.disk_failing and event.follower in self.isr.committed:
-            self._propose(event.cause, event.now_ms, out, leaving=[event.follower])
-        if event.follower not in self.isr.maximal and self._may_join(event.follower, progress, event.now_ms):
-            self._propose(event.cause, event.now_ms, out, joining=(event.follower,))
+        progress = self.followers[follower]
+        progress.fetched(end, self._log.end, event.now_ms)
+        if message.log_start_offset > progress.log_start:
+            progress.log_start = Offset(message.log_start_offset)
+        progress.disk_failing = bool(message.disk_failing)
+        if progress.disk_failing and follower in self.isr.committed:
+            self._propose(event.cause, event.now_ms, out, leaving=[follower])
+        if follower not in self.isr.maximal and self._may_join(follower, progress, event.now_ms):
+            self._propose(event.cause, event.now_ms, out, joining=(follower,))
         self.advance(event.cause, out)
         if self.deletions.waiting:
             self.deletions.complete(out)
-        if event.fetch_offset < self._log.end or event.deadline_ms <= event.now_ms:
+        if end < self._log.end or message.max_wait_ms <= 0:
             out.now.append(self._fetch_answer(event))
             return
-        replaced = self.fetches.park(event)
+        replaced = self.fetches.park(follower, event)
         if replaced is not None:
             out.now.append(self._fetch_answer(replaced))
 
@@ -260,7 +264,7 @@ class Leader:
         ]
         if lagging:
             self._propose(cause, now_ms, out, leaving=lagging)
-        self.claim(cause, now_ms, out)
+        self.drop_eligible(cause, now_ms, out)
         self._sleep_if_unused(cause, now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
@@ -272,10 +276,37 @@ class Leader:
         waiting = self.produces.first_deadline_ms(otherwise), self.fetches.first_deadline_ms(otherwise)
         return min(resend_at_ms, *waiting, self.visibility.next_due_ms(now_ms, otherwise))
 
+    def quiet(self, otherwise_ms: int) -> Quiet | None:
+        """Return since when nothing was written or read, and when something is due; None = something is under way."""
+        waiting, visibility, log = self.visibility.waiting, self.visibility, self._log
+        if (
+            self.produces.is_busy
+            or self.confirmations.is_busy
+            or self.deletions.waiting
+            or self.isr.pending is not None
+        ):
+            return None
+        if self.idleness.is_closed or any(fetch.is_blocked for fetch in waiting.values()):
+            return None
+        others = (self.followers[broker] for broker in self.isr.committed if broker != self._me)
+        if (
+            visibility.exposed is None
+            or visibility.is_touched
+            or any(follower.durable_end != log.end for follower in others)
+        ):
+            return None
+        sleep_due_ms = None if log.in_transaction else self.idleness.due_ms(self.settings.sleep_after_ms)
+        due_ms = otherwise_ms if sleep_due_ms is None else min(otherwise_ms, sleep_due_ms)
+        return Quiet(
+            since_ms=self.idleness.active_ms,
+            parked=len(waiting) + len(self.fetches.waiting),
+            due_ms=self.next_due_ms(otherwise_ms, due_ms),
+        )
+
     def resign(self, cause: str, out: Outbox[Effect]) -> None:
         """Refuse every parked request: another leader or another epoch will serve these records."""
         requests = [*self.produces.take_waiting(), *(fetch.request for fetch in self.fetches.take_all())]
-        requests += [*self.claims.take_all(), *self.deletions.take_all(), *self.visibility.take_all()]
+        requests += [*self.confirmations.take_all(), *self.deletions.take_all(), *self.visibility.take_all()]
         out.now.extend(RefuseRequest(cause=cause, request=request, error=NotLeaderOrFollower()) for request in requests)
 
     @property
@@ -293,18 +324,18 @@ class Leader:
         if now_ms < self._resign_at_ms or not (disk.hanging_ms or disk.is_failing(now_ms)) or not self.is_replaceable:
             return
         self._resign_at_ms = now_ms + _RESIGN_AGAIN_MS
-        trouble = "the disk hangs" if disk.hanging_ms else "the disk refuses appends"
+        reason = "the disk hangs" if disk.hanging_ms else "the disk refuses appends"
         if disk.damaged_at is not None:
-            trouble = f"the log is damaged at offset {disk.damaged_at}"
+            reason = f"the log is damaged at offset {disk.damaged_at}"
         epoch = self.isr.state.leader_epoch
-        self._note(f"{trouble}: resign from leader epoch {epoch}")
-        out.now.append(ResignLeadership(cause=cause, leader_epoch=epoch, trouble=trouble))
+        self._note(f"{reason}: resign from leader epoch {epoch}")
+        out.now.append(ResignLeadership(cause=cause, leader_epoch=epoch, reason=reason))
 
     def drop(self, request: RequestId) -> None:
         """Drop a parked request whose connection is closed."""
         self.produces.drop(request)
         self.fetches.drop(request)
-        self.claims.drop(request)
+        self.confirmations.drop(request)
         self.deletions.drop(request)
         self.visibility.drop(request)
 
@@ -331,7 +362,7 @@ class Leader:
         if self._answerable > log.high_watermark:
             require(False, "requests are answered beyond the high watermark")
         self.produces.validate(log.durable_end, self._answerable)
-        self.claims.validate()
+        self.confirmations.validate()
 
     # ------------------------------------------------------------ inside
 
@@ -367,7 +398,7 @@ class Leader:
             return False
         if self.isr.pending is not None:
             return False
-        if self.produces.is_busy or self.claims.is_busy or self.deletions.waiting or log.in_transaction:
+        if self.produces.is_busy or self.confirmations.is_busy or self.deletions.waiting or log.in_transaction:
             return False
         if log.disk.hanging_ms or log.disk.is_failing(now_ms) or not log.high_watermark == log.durable_end == log.end:
             return False
@@ -406,15 +437,15 @@ class Leader:
                 self.followers[broker] = FollowerProgress(incarnation, now_ms)
             self.followers[broker].meet(incarnation)
 
-    def _fetch_refusal(self, event: FetchReceived) -> RaylogError | None:
-        progress = self.followers.get(event.follower)
+    def _fetch_refusal(self, follower: BrokerId, fetch: ReplicaFetchRequest) -> RaylogError | None:
+        progress = self.followers.get(follower)
         if progress is None:
-            return UnknownTopicOrPartition(f"Broker {event.follower} holds no replica of this partition.")
-        if event.incarnation < progress.incarnation:
+            return UnknownTopicOrPartition(f"Broker {follower} holds no replica of this partition.")
+        if fetch.incarnation < progress.incarnation:
             return StaleBrokerEpoch()
-        if event.incarnation > progress.incarnation:
-            progress.meet(event.incarnation)
-        if event.fetch_offset < self._log.start or self._cannot_compare(event):
+        if fetch.incarnation > progress.incarnation:
+            progress.meet(Incarnation(fetch.incarnation))
+        if fetch.fetch_offset < self._log.start or self._cannot_compare(fetch):
             return self._out_of_range()
         return None
 
@@ -424,21 +455,22 @@ class Leader:
             log_start_offset=self._log.start,
         )
 
-    def _cannot_compare(self, event: FetchReceived) -> bool:
+    def _cannot_compare(self, fetch: ReplicaFetchRequest) -> bool:
         """True when retention removed all records that the follower could share with the leader.
 
         The follower's log ends in an epoch that the leader no longer knows. All of it lies below the leader's log start
         offset or diverges from its history. The follower has to restart from the log start.
         """
-        return 0 <= event.last_fetched_epoch < self._log.epochs.earliest
+        return 0 <= fetch.last_fetched_epoch < self._log.epochs.earliest
 
-    def _answer_divergence(self, event: FetchReceived, out: Outbox[Effect]) -> bool:
+    def _answer_divergence(self, event: Received[ReplicaFetchRequest], out: Outbox[Effect]) -> bool:
         """Answer with the offset of divergence, if there is one. Such a fetch acknowledges no records (rule R1)."""
-        newest = event.last_fetched_epoch == self._log.epochs.latest  # it ends in the newest epoch
-        if event.last_fetched_epoch < 0 or (newest and event.fetch_offset <= self._log.end):
+        last_epoch, end = event.message.last_fetched_epoch, event.message.fetch_offset
+        newest = last_epoch == self._log.epochs.latest  # it ends in the newest epoch
+        if last_epoch < 0 or (newest and end <= self._log.end):
             return False
-        shared = self._log.epochs.end_for(event.last_fetched_epoch, self._log.end)
-        if shared.epoch == event.last_fetched_epoch and shared.end_offset >= event.fetch_offset:
+        shared = self._log.epochs.end_for(LeaderEpoch(last_epoch), self._log.end)
+        if shared.epoch == last_epoch and shared.end_offset >= end:
             return False
         out.now.append(
             AnswerDiverging(
@@ -453,24 +485,24 @@ class Leader:
         )
         return True
 
-    def _fetch_answer(self, fetch: FetchReceived) -> AnswerFetch:
+    def _fetch_answer(self, fetch: Received[ReplicaFetchRequest]) -> AnswerFetch:
         return AnswerFetch(
             cause=fetch.cause,
             request=fetch.request,
             leader_epoch=self.isr.state.leader_epoch,
-            fetch_offset=fetch.fetch_offset,
+            fetch_offset=Offset(fetch.message.fetch_offset),
             upper=self._log.end,
-            max_bytes=fetch.max_bytes,
+            max_bytes=fetch.message.max_bytes,
             high_watermark=self._log.high_watermark,
             log_start_offset=self._log.start,
         )
 
-    def _producers_answer(self, fetch: FetchReceived) -> AnswerProducers:
+    def _producers_answer(self, fetch: Received[ReplicaFetchRequest]) -> AnswerProducers:
         return AnswerProducers(
             cause=fetch.cause,
             request=fetch.request,
             leader_epoch=self.isr.state.leader_epoch,
-            offset=fetch.fetch_offset,
+            offset=Offset(fetch.message.fetch_offset),
             high_watermark=self._log.high_watermark,
             log_start_offset=self._log.start,
         )

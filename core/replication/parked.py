@@ -10,17 +10,19 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from raylog.base.errors import NotEnoughReplicasAfterAppend, RequestTimedOut
-from raylog.base.ids import BrokerId, Incarnation, Offset
+from raylog.base.ids import BrokerId, Offset
 from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
 from raylog.core.replication.events import (
     AnswerMarker,
     AnswerProduce,
     Effect,
-    FetchReceived,
     RefuseRequest,
     RequestId,
+    deadline_ms,
 )
+from raylog.protocol.replica import ReplicaFetchRequest
 
 _ZERO = Offset(0)
 
@@ -125,27 +127,28 @@ class ParkedFetches:
 
     def __init__(self) -> None:
         """Start empty."""
-        self.waiting: dict[tuple[BrokerId, Incarnation], FetchReceived] = {}
+        self.waiting: dict[tuple[BrokerId, int], Received[ReplicaFetchRequest]] = {}
+        """By follower and incarnation."""
 
-    def park(self, fetch: FetchReceived) -> FetchReceived | None:
+    def park(self, follower: BrokerId, fetch: Received[ReplicaFetchRequest]) -> Received[ReplicaFetchRequest] | None:
         """Park a fetch and return the older one of the same follower that it replaces, to be answered empty."""
-        key = (fetch.follower, fetch.incarnation)
+        key = (follower, fetch.message.incarnation)
         replaced = self.waiting.pop(key, None)
         self.waiting[key] = fetch
         return replaced
 
-    def take_all(self) -> list[FetchReceived]:
+    def take_all(self) -> list[Received[ReplicaFetchRequest]]:
         """Remove all fetches and return them."""
         waiting, self.waiting = self.waiting, {}
         return list(waiting.values())
 
     def first_deadline_ms(self, otherwise: int) -> int:
         """Return the earliest deadline of the parked fetches, or ``otherwise`` if there is none."""
-        return min([fetch.deadline_ms for fetch in self.waiting.values()], default=otherwise)
+        return min([_deadline_ms(fetch) for fetch in self.waiting.values()], default=otherwise)
 
-    def take_overdue(self, now_ms: int) -> list[FetchReceived]:
+    def take_overdue(self, now_ms: int) -> list[Received[ReplicaFetchRequest]]:
         """Remove and return the fetches whose deadline has passed."""
-        overdue = [(key, fetch) for key, fetch in self.waiting.items() if fetch.deadline_ms <= now_ms]
+        overdue = [(key, fetch) for key, fetch in self.waiting.items() if _deadline_ms(fetch) <= now_ms]
         for key, _ in overdue:
             del self.waiting[key]
         return [fetch for _, fetch in overdue]
@@ -154,3 +157,7 @@ class ParkedFetches:
         """Drop a fetch whose connection is closed."""
         for key in [key for key, fetch in self.waiting.items() if fetch.request == request]:
             del self.waiting[key]
+
+
+def _deadline_ms(fetch: Received[ReplicaFetchRequest]) -> int:
+    return deadline_ms(fetch.now_ms, fetch.message.max_wait_ms)

@@ -6,8 +6,9 @@ the controller's state reaches *this* incarnation: a restarted replica never act
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, Literal, assert_never
 
 from raylog.base.errors import (
     FencedLeaderEpoch,
@@ -17,39 +18,29 @@ from raylog.base.errors import (
     RaylogError,
     UnknownLeaderEpoch,
 )
-from raylog.base.ids import NO_EPOCH, NO_LEADER, LeaderEpoch
+from raylog.base.ids import NO_EPOCH, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.base.invariants import InvariantBroken, require
 from raylog.core.config import majority
+from raylog.core.dozing.rest import Quiet
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState
-from raylog.core.replication.consumer_events import (
-    ConsumerFetchReceived,
-    DescribeProducers,
-    DescribeProducersReceived,
-    EpochEndReceived,
-    FetchStillWaits,
-    FetchTurnBegan,
-    ListOffsetsReceived,
-)
+from raylog.core.received import Received
+from raylog.core.replication.consumer_events import DescribeProducers, FetchStillWaits, FetchTurnBegan
 from raylog.core.replication.damage import DamageFound, RebuildLog, answer_to
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     AppendMarker,
     AssignLeaderEpoch,
-    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
     FetchFailed,
-    FetchReceived,
     FollowerAppended,
     IsrChangeAnswered,
     LeaderAppended,
     LeaderRequest,
     LogStartAdvanced,
-    MarkerReceived,
-    ProduceReceived,
     RefuseRequest,
     RequestDropped,
     RequestId,
@@ -59,19 +50,62 @@ from raylog.core.replication.events import (
     StateReceived,
     Synced,
     Tick,
+    TransactionalProduce,
     TransactionConfirmed,
+    deadline_ms,
 )
 from raylog.core.replication.follower import Follower
 from raylog.core.replication.leader import Leader
-from raylog.core.replication.log import LogCut, LogSummary, ReplicationSettings
+from raylog.core.replication.log import LogCut, LogSummary, ReplicaLog, ReplicationSettings
 from raylog.core.replication.parked import ParkedProduce
-from raylog.core.replication.views import ReplicaViews
+from raylog.core.replication.throttle import Throttle
+from raylog.protocol.replica import (
+    DeleteRecordsRequest,
+    DescribeProducersRequest,
+    FetchNearRequest,
+    FetchRequest,
+    FindTimesRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+    WriteTxnMarkersRequest,
+)
 
 __all__ = ["LogSummary", "ReplicaMachine", "ReplicationSettings"]
 
+Role = Literal["leader", "follower", "idle"]
 
-class ReplicaMachine(ReplicaViews):
-    """One incarnation of one replica of one partition; starts idle on the log that recovery found."""
+_STORY_LENGTH = 200
+_WRITES = (ProduceRequest, WriteTxnMarkersRequest, DeleteRecordsRequest)
+
+
+class ReplicaMachine:
+    """One incarnation of one replica of one partition. The shell and the simulator's checkers read its properties."""
+
+    def __init__(
+        self,
+        *,
+        partition: TopicPartition,
+        broker: BrokerId,
+        incarnation: Incarnation,
+        settings: ReplicationSettings,
+        log: LogSummary,
+    ) -> None:
+        """Start idle on the log that recovery found."""
+        self.partition = partition
+        self.broker = broker
+        self.incarnation = incarnation
+        self.state: PartitionState | None = None
+        self._settings = settings
+        self._log = ReplicaLog(log)
+        self._leader: Leader | None = None
+        self._follower: Follower | None = None
+        self._throttle = Throttle()
+        self._last_request = 0
+        self._gives_up = False
+        """Whether the log is given up: the next incarnation of this replica copies it again."""
+        self._story: deque[Event | str] = deque(maxlen=_STORY_LENGTH)
 
     def reconfigure(self, settings: ReplicationSettings) -> None:
         """Use these settings from the next step on."""
@@ -88,7 +122,7 @@ class ReplicaMachine(ReplicaViews):
         out: Outbox[Effect] = Outbox()
         try:
             match event:
-                case ProduceReceived() | FetchReceived() | ConsumerFetchReceived():  # the most frequent come first
+                case Received():  # the most frequent come first
                     self._on_request(event, out)
                 case LeaderAppended():
                     self._on_leader_appended(event, out)
@@ -102,14 +136,6 @@ class ReplicaMachine(ReplicaViews):
                 case FetchFailed():
                     if self._follower is not None:
                         self._follower.on_failed(event, out)
-                case (
-                    MarkerReceived()
-                    | DeleteRecordsReceived()
-                    | ListOffsetsReceived()
-                    | EpochEndReceived()
-                    | DescribeProducersReceived()
-                ):
-                    self._on_request(event, out)
                 case LogCut():
                     self._on_cut(event, out)
                 case Synced():
@@ -134,7 +160,7 @@ class ReplicaMachine(ReplicaViews):
                     self._on_isr_answered(event, out)
                 case SleepRequested():
                     if self._leader is not None:
-                        self._leader.idleness.hurry(event.now_ms, event.idle_ms, for_stop=event.for_stop)
+                        self._leader.idleness.request_sleep(event.now_ms, event.idle_ms, for_stop=event.for_stop)
                 case SleepAnswered():
                     self._on_sleep_answered(event, out)
                 case _:
@@ -159,78 +185,90 @@ class ReplicaMachine(ReplicaViews):
                 return UnknownLeaderEpoch()
         return None if self._leader is not None else NotLeaderOrFollower()
 
-    def _on_request(self, event: LeaderRequest, out: Outbox[Effect]) -> None:
-        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its kind."""
+    def _on_request(self, event: Received[Any], out: Outbox[Effect]) -> None:
+        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its message."""
+        message: LeaderRequest = event.message
         leader, state = self._leader, self.state
         error: RaylogError | None = None
-        if leader is None or state is None or event.leader_epoch != state.leader_epoch:
-            error = self.leadership_error(event.leader_epoch, is_follower=isinstance(event, FetchReceived))
+        if leader is None or state is None or message.current_leader_epoch != state.leader_epoch:
+            epoch, is_follower = LeaderEpoch(message.current_leader_epoch), isinstance(message, ReplicaFetchRequest)
+            error = self.leadership_error(epoch, is_follower=is_follower)
+        if leader is not None and error is None and leader.idleness.is_closed and isinstance(message, _WRITES):
+            error = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
         if leader is None or error is not None:
-            if not isinstance(event, ProduceReceived) or event.acks != 0:
+            if not isinstance(message, ProduceRequest) or message.acks != 0:
                 refusal = error or NotLeaderOrFollower()
                 out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=refusal))
             return
-        if leader.idleness.is_closed and isinstance(event, (ProduceReceived, MarkerReceived, DeleteRecordsReceived)):
-            if not isinstance(event, ProduceReceived) or event.acks != 0:
-                falls_asleep = NotLeaderOrFollower("The partition falls asleep; refresh the metadata.")
-                out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=falls_asleep))
-            return
-        match event:
-            case ProduceReceived():
-                self._on_produce(leader, event, out)
-            case FetchReceived():
+        match message:
+            case ProduceRequest():
+                if isinstance(event, TransactionalProduce):
+                    self._on_transaction(leader, event, event.now_ms, out)
+                else:
+                    self._on_produce(leader, event, out)
+            case ReplicaFetchRequest():
                 leader.on_fetch(event, out)
-            case ConsumerFetchReceived():
+            case FetchRequest() | FetchNearRequest():
                 leader.visibility.on_fetch(event, out)
-            case DeleteRecordsReceived():
+            case DeleteRecordsRequest():
                 leader.idleness.active_ms = event.now_ms
                 leader.deletions.on_request(event, leader.visibility.exposed, out)
-            case ListOffsetsReceived():
+            case ListOffsetsRequest():
                 leader.visibility.list_offsets(event, self.leader_epoch, out)
-            case EpochEndReceived():
+            case FindTimesRequest():
+                leader.visibility.find_times(event, self.leader_epoch, out)
+            case OffsetForLeaderEpochRequest():
                 leader.visibility.epoch_end(event, out)
-            case MarkerReceived():
+            case WriteTxnMarkersRequest():
                 self._on_marker(leader, event, out)
-            case DescribeProducersReceived():
+            case DescribeProducersRequest():
                 out.now.append(DescribeProducers(request=event.request))
             case _:
-                assert_never(event)
+                assert_never(message)
 
-    def _on_produce(self, leader: Leader, event: ProduceReceived, out: Outbox[Effect]) -> None:
-        state = leader.isr.state
-        if event.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
+    def _on_produce(self, leader: Leader, event: Received[ProduceRequest], out: Outbox[Effect]) -> None:
+        """Append batches, of no transaction or of one that is confirmed."""
+        message, state = event.message, leader.isr.state
+        if message.acks == -1 and len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
-        if event.claim is not None and (event.opens_transaction or not leader.claims.has_confirmed(event.claim)):
-            leader.claims.wait(event, event.claim, self._next_request(), out)
-            return
-        leader.produces.add(event.request, ParkedProduce(event.cause, event.acks, event.deadline_ms))
+        until_ms = deadline_ms(event.now_ms, message.timeout_ms)
+        leader.produces.add(event.request, ParkedProduce(event.cause, message.acks, until_ms))
         out.now.append(AppendBatches(cause=event.cause, request=event.request, leader_epoch=state.leader_epoch))
+
+    def _on_transaction(self, leader: Leader, event: TransactionalProduce, now_ms: int, out: Outbox[Effect]) -> None:
+        """Append batches of a transaction that is confirmed; else they wait, unless they would be refused then."""
+        is_refused = event.message.acks == -1 and len(leader.isr.state.isr) < self._settings.min_insync_replicas
+        if not is_refused and (event.opens_transaction or not leader.confirmations.has_confirmed(event.claim)):
+            leader.confirmations.wait(event, now_ms, self._next_request(), out)
+        else:
+            self._on_produce(leader, event, out)
 
     def _on_confirmed(self, event: TransactionConfirmed, out: Outbox[Effect]) -> None:
         """Append the requests that waited for this answer, or refuse them; one with another claim is handled again."""
         leader = self._leader
-        found = None if leader is None else leader.claims.answered(event)
+        found = None if leader is None else leader.confirmations.answered(event)
         if leader is None or found is None:
             return
         confirmed, waiting = found
         for produce in waiting:
             if produce.claim != confirmed:
-                self._on_produce(leader, replace(produce, now_ms=event.now_ms), out)
+                self._on_transaction(leader, produce, event.now_ms, out)
             elif event.error is not None:
                 out.now.append(RefuseRequest(cause=produce.cause, request=produce.request, error=event.error))
             else:
-                self._on_produce(leader, replace(produce, claim=None), out)
+                self._on_produce(leader, produce, out)
 
-    def _on_marker(self, leader: Leader, event: MarkerReceived, out: Outbox[Effect]) -> None:
+    def _on_marker(self, leader: Leader, event: Received[WriteTxnMarkersRequest], out: Outbox[Effect]) -> None:
         state = leader.isr.state
         if len(state.isr) < self._settings.min_insync_replicas:
             self._refuse_as_too_few(leader, event, out)
             return
-        leader.produces.add(event.request, ParkedProduce(event.cause, -1, event.deadline_ms, is_marker=True))
+        until_ms = deadline_ms(event.now_ms, event.message.timeout_ms)
+        leader.produces.add(event.request, ParkedProduce(event.cause, -1, until_ms, is_marker=True))
         out.now.append(AppendMarker(marker=event, leader_epoch=state.leader_epoch))
 
-    def _refuse_as_too_few(self, leader: Leader, event: ProduceReceived | MarkerReceived, out: Outbox[Effect]) -> None:
+    def _refuse_as_too_few(self, leader: Leader, event: Received[Any], out: Outbox[Effect]) -> None:
         error = NotEnoughReplicas(
             f"{len(leader.isr.state.isr)} replicas are in sync, acks=all needs {self._settings.min_insync_replicas}; "
             "try again when more replicas are back."
@@ -258,7 +296,7 @@ class ReplicaMachine(ReplicaViews):
 
     def _on_tick(self, event: Tick, out: Outbox[Effect]) -> None:
         self._log.in_transaction = event.in_transaction
-        self._log.disk.look(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
+        self._log.disk.note_tick(event.now_ms, event.sync_since_ms, self._settings.sync_time_max_ms)
         if self._leader is not None:
             self._leader.tick(event.cause, event.now_ms, out)
         elif self._follower is not None:
@@ -447,7 +485,7 @@ class ReplicaMachine(ReplicaViews):
     def _serve(self, cause: str, now_ms: int, out: Outbox[Effect]) -> None:
         if self._leader is not None:
             self._leader.advance(cause, out)
-            self._leader.claim(cause, now_ms, out)
+            self._leader.drop_eligible(cause, now_ms, out)
 
     def _count_replicas(self) -> None:
         """Derive the settings for the current replica set, at once with the state that names it."""
@@ -472,6 +510,121 @@ class ReplicaMachine(ReplicaViews):
 
     def _note(self, line: str) -> None:
         self._story.append(line)
+
+    # ------------------------------------------------------------ what the shell reads
+
+    @property
+    def role(self) -> Role:
+        """The current role of this replica."""
+        if self._leader is not None:
+            return "leader"
+        return "follower" if self._follower is not None else "idle"
+
+    @property
+    def leader_epoch(self) -> LeaderEpoch:
+        """The leader epoch of the state held; :data:`NO_EPOCH` before the first state arrives."""
+        return self.state.leader_epoch if self.state is not None else NO_EPOCH
+
+    @property
+    def held_from(self) -> int:
+        """Lowest offset that the roles of the last leader followed still had to copy elsewhere; -1 = none."""
+        return self._log.held_from
+
+    @property
+    def high_watermark(self) -> Offset:
+        """Everything below is committed, as far as this replica knows."""
+        return self._log.high_watermark
+
+    @property
+    def exposed_high_watermark(self) -> Offset | None:
+        """The high watermark for clients; None when not leading, or while the watermark is below this epoch's start."""
+        return self._leader.exposed_watermark if self._leader is not None else None
+
+    @property
+    def log_start_offset(self) -> Offset:
+        """First offset of the log."""
+        return self._log.start
+
+    @property
+    def log_end_offset(self) -> Offset:
+        """Offset that the next record will get."""
+        return self._log.end
+
+    @property
+    def durable_end_offset(self) -> Offset:
+        """Everything below is on disk."""
+        return self._log.durable_end
+
+    @property
+    def disk_hanging_ms(self) -> int:
+        """For how long the oldest sync has been under way, once that is too long for a leader; 0 otherwise."""
+        return self._log.disk.hanging_ms
+
+    @property
+    def damaged_at(self) -> Offset | None:
+        """First offset of the damage that was found in the log and is still there; None = none was."""
+        return self._log.disk.damaged_at
+
+    @property
+    def epochs(self) -> tuple[tuple[LeaderEpoch, Offset], ...]:
+        """The leader epochs of the log and where they begin."""
+        return tuple(self._log.epochs.entries)
+
+    @property
+    def falls_asleep(self) -> bool:
+        """Whether this leader has proposed that its partition sleeps, and does not know the outcome yet."""
+        return self._leader is not None and self._leader.idleness.is_closed
+
+    @property
+    def parked_consumer_fetches(self) -> int:
+        """Number of consumer fetches parked here."""
+        return 0 if self._leader is None else len(self._leader.visibility.waiting)
+
+    @property
+    def isr(self) -> tuple[BrokerId, ...]:
+        """The committed in-sync replicas, as far as this replica knows."""
+        return self.state.isr if self.state is not None else ()
+
+    @property
+    def maximal_isr(self) -> tuple[BrokerId, ...]:
+        """Committed and possibly committed members together; empty when not leading."""
+        return self._leader.isr.maximal if self._leader is not None else ()
+
+    @property
+    def settings(self) -> ReplicationSettings:
+        """The configuration in force."""
+        return self._settings
+
+    def quiet(self, otherwise_ms: int) -> Quiet | None:
+        """Return since when and until when nothing is to be done, ``otherwise_ms`` at the latest; None = something is.
+
+        At rest the process of this replica may be stopped: parked requests wait for records, or until the given time.
+        """
+        log, disk = self._log, self._log.disk
+        disk_is_well = disk.failing_since_ms is None and not disk.hanging_ms and disk.damaged_at is None
+        if not disk_is_well or not log.high_watermark == log.durable_end == log.end:
+            return None
+        if self._leader is not None:
+            return self._leader.quiet(otherwise_ms)
+        return None if self._follower is None else self._follower.quiet(otherwise_ms)
+
+    @property
+    def story(self) -> tuple[str, ...]:
+        """The last steps, oldest first, as text."""
+        return tuple(str(step) for step in self._story)
+
+    def validate(self) -> None:
+        """Check every cross-reference; raises InvariantBroken."""
+        try:
+            self._log.validate()
+            if self._leader is not None:
+                self._leader.validate()
+                require(self._follower is None and self.state is not None, "leader and follower at once, or no state")
+            elif self._follower is not None:
+                self._follower.validate()
+                require(self.state is not None, "a role without the controller's word")
+        except InvariantBroken as broken:
+            raise InvariantBroken(f"{self.partition} on {self.broker}: {broken.claim}", self.story) from broken
 
 
 def _with_places_of(held: PartitionState, received: PartitionState) -> PartitionState:

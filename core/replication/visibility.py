@@ -11,28 +11,37 @@ from raylog.base.errors import OffsetNotAvailable, OffsetOutOfRange
 from raylog.base.ids import EARLIEST, LATEST, LeaderEpoch, Offset
 from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
+from raylog.core.received import Received
 from raylog.core.replication.consumer_events import (
     AnswerEpochEnd,
     AnswerOffset,
-    ConsumerFetchReceived,
-    EpochEndReceived,
+    ConsumerFetch,
     FetchStillWaits,
     FindTimestamp,
-    ListOffsetsReceived,
     TryFetch,
 )
-from raylog.core.replication.events import Effect, RefuseRequest, RequestId
+from raylog.core.replication.events import Effect, RefuseRequest, RequestId, deadline_ms
 from raylog.core.replication.log import ReplicaLog
+from raylog.protocol.replica import (
+    READ_COMMITTED,
+    FindTimesRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 
 _NOTHING = Offset(-1)
 
 
 @dataclass(slots=True)
 class _Waiting:
-    fetch: ConsumerFetchReceived
+    fetch: ConsumerFetch
     tried: Offset
     """Too few bytes lie below this offset."""
     is_blocked: bool
+
+    @property
+    def deadline_ms(self) -> int:
+        return deadline_ms(self.fetch.now_ms, self.fetch.message.max_wait_ms)
 
 
 class Visibility:
@@ -49,9 +58,9 @@ class Visibility:
         self.is_touched = False
         """Whether records were read since this was last looked at; waiting at the end is no reading."""
 
-    def on_fetch(self, event: ConsumerFetchReceived, out: Outbox[Effect]) -> None:
+    def on_fetch(self, event: ConsumerFetch, out: Outbox[Effect]) -> None:
         """Try a fetch if there are records to read or its timeout has passed, else park it."""
-        self._take(event, event.deadline_ms <= event.now_ms, out)
+        self._take(event, event.message.max_wait_ms <= 0, out)
 
     def on_still_waits(self, event: FetchStillWaits, out: Outbox[Effect]) -> None:
         """Park a fetch that got too few bytes."""
@@ -69,7 +78,7 @@ class Visibility:
     def tick(self, now_ms: int, out: Outbox[Effect]) -> None:
         """Answer the fetches that timed out, and retry those whose consumers had earlier answers to take."""
         for waiting in list(self.waiting.values()):
-            is_last = waiting.fetch.deadline_ms <= now_ms
+            is_last = waiting.deadline_ms <= now_ms
             if is_last or waiting.is_blocked:
                 del self.waiting[waiting.fetch.request]
                 self._take(waiting.fetch, is_last, out)
@@ -78,42 +87,53 @@ class Visibility:
         """Try the blocked fetches again, in the order in which they were blocked."""
         for waiting in [waiter for waiter in self.waiting.values() if waiter.is_blocked]:
             del self.waiting[waiting.fetch.request]
-            self._take(waiting.fetch, waiting.fetch.deadline_ms <= now_ms, out)
+            self._take(waiting.fetch, waiting.deadline_ms <= now_ms, out)
 
     def next_due_ms(self, now_ms: int, otherwise: int) -> int:
         """Return when :meth:`tick` is due, at the latest ``otherwise``."""
         due_ms = otherwise
         for waiting in self.waiting.values():
-            due_ms = min(due_ms, now_ms if waiting.is_blocked else waiting.fetch.deadline_ms)
+            due_ms = min(due_ms, now_ms if waiting.is_blocked else waiting.deadline_ms)
         return due_ms
 
-    def list_offsets(self, event: ListOffsetsReceived, leader_epoch: LeaderEpoch, out: Outbox[Effect]) -> None:
+    def list_offsets(self, event: Received[ListOffsetsRequest], leader_epoch: LeaderEpoch, out: Outbox[Effect]) -> None:
         """Answer a list-offsets request; all but the start needs a known high watermark."""
         request, exposed = event.request, self.exposed
-        if event.timestamp == EARLIEST:
+        message = event.message
+        if message.timestamp == EARLIEST:
             out.now.append(AnswerOffset(request=request, offset=self._log.start, leader_epoch=leader_epoch))
         elif exposed is None:
             out.now.append(RefuseRequest(cause=event.cause, request=request, error=OffsetNotAvailable()))
-        elif event.timestamp == LATEST:
+        elif message.timestamp == LATEST:
+            committed_only = message.isolation_level == READ_COMMITTED
             end = AnswerOffset(
-                request=request, offset=exposed, leader_epoch=leader_epoch, committed_only=event.committed_only
+                request=request, offset=exposed, leader_epoch=leader_epoch, committed_only=committed_only
             )
             out.now.append(end)
         else:
-            self.is_touched = True
-            search = FindTimestamp(
-                request=request,
-                timestamp=event.timestamp,
-                upper=exposed,
-                leader_epoch=leader_epoch,
-                committed_only=event.committed_only,
-                span=event.span,
-            )
-            out.now.append(search)
+            self._find(request, message, exposed, leader_epoch, out)
 
-    def epoch_end(self, event: EpochEndReceived, out: Outbox[Effect]) -> None:
+    def find_times(self, event: Received[FindTimesRequest], leader_epoch: LeaderEpoch, out: Outbox[Effect]) -> None:
+        """Answer a search for a span of time, which needs a known high watermark."""
+        if self.exposed is None:
+            out.now.append(RefuseRequest(cause=event.cause, request=event.request, error=OffsetNotAvailable()))
+        else:
+            self._find(event.request, event.message, self.exposed, leader_epoch, out)
+
+    def _find(
+        self,
+        request: RequestId,
+        message: ListOffsetsRequest | FindTimesRequest,
+        upper: Offset,
+        leader_epoch: LeaderEpoch,
+        out: Outbox[Effect],
+    ) -> None:
+        self.is_touched = True
+        out.now.append(FindTimestamp(request=request, message=message, upper=upper, leader_epoch=leader_epoch))
+
+    def epoch_end(self, event: Received[OffsetForLeaderEpochRequest], out: Outbox[Effect]) -> None:
         """Answer where an epoch ends in this log."""
-        found = self._log.epochs.end_for(event.epoch, self._log.end)
+        found = self._log.epochs.end_for(LeaderEpoch(event.message.leader_epoch), self._log.end)
         out.now.append(
             AnswerEpochEnd(
                 request=event.request,
@@ -139,20 +159,19 @@ class Visibility:
                 require(False, f"consumer's fetch {request} waits for records that are visible")
 
     def _may_read_more(self, waiting: _Waiting) -> bool:
-        return max(waiting.tried, waiting.fetch.fetch_offset) < self._log.high_watermark
+        return max(waiting.tried, waiting.fetch.message.fetch_offset) < self._log.high_watermark
 
-    def _take(self, fetch: ConsumerFetchReceived, is_last: bool, out: Outbox[Effect]) -> None:
-        log = self._log
-        if not log.start <= fetch.fetch_offset <= log.end:
+    def _take(self, fetch: ConsumerFetch, is_last: bool, out: Outbox[Effect]) -> None:
+        log, offset = self._log, fetch.message.fetch_offset
+        if not log.start <= offset <= log.end:
             error = OffsetOutOfRange(
-                f"Offset {fetch.fetch_offset} is outside the log, which runs from {log.start} to {log.end}. Reset the "
-                "position.",
+                f"Offset {offset} is outside the log, which runs from {log.start} to {log.end}. Reset the position.",
                 start=log.start,
                 end=log.end,
             )
             out.now.append(RefuseRequest(cause=fetch.cause, request=fetch.request, error=error))
-        elif is_last or fetch.fetch_offset < log.high_watermark:
-            self.is_touched |= fetch.fetch_offset < log.high_watermark
+        elif is_last or offset < log.high_watermark:
+            self.is_touched |= offset < log.high_watermark
             exposed = -1 if self.exposed is None else self.exposed
             out.now.append(
                 TryFetch(

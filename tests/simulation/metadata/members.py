@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from raylog.actors.broker.vouching import Vouching
-from raylog.actors.replica.reporting.beating import Beating
+from raylog.actors.replica.beating import Beating
 from raylog.base.features import SUPPORTED
 from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.controller.events import ControllerRequest

@@ -156,7 +156,7 @@ class ReplicaProcess(Pausable):
         if self.machine is None:
             faults = self.simulation.faults
             self.log.incarnation = incarnation
-            self.runner.begin_life(
+            self.runner.begin(
                 self.broker,
                 Incarnation(incarnation),
                 ReplicationSettings(
@@ -232,13 +232,13 @@ class ReplicaProcess(Pausable):
         """A client's produce request."""
         if not self.asleep(self.produce, request):
             args = wire.ProduceRequest("t", 0, request.leader_epoch, request.acks, request.timeout_ms)
-            self._serve(ArrivedProduce(self, request), self.runner.produce, args)
+            self._serve(ArrivedProduce(self, request), args)
 
     def delete_records(self, request: DeleteRequest) -> None:
         """An administrator's request to delete records."""
         if not self.asleep(self.delete_records, request):
             args = wire.DeleteRecordsRequest("t", 0, request.leader_epoch, request.before, request.timeout_ms)
-            self._serve(ArrivedDeletion(self, request), self.runner.delete_records, args)
+            self._serve(ArrivedDeletion(self, request), args)
 
     def fetch(self, sender: ReplicaProcess, fetch: SendFetch) -> None:
         """A follower's fetch."""
@@ -257,26 +257,26 @@ class ReplicaProcess(Pausable):
                 fetch.disk_failing,
                 fetch.lacks_producers,
             )
-            self._serve(ArrivedFetch(self, sender, fetch), self.runner.replica_fetch, args)
+            self._serve(ArrivedFetch(self, sender, fetch), args)
 
-    def _serve(self, arrived: Arrived, call: Callable[[Any, Any], object], args: object) -> None:
+    def _serve(self, arrived: Arrived, args: object) -> None:
         if self.machine is None:
             arrived.fail(NotLeaderOrFollower())
         else:
             self.owed.append(arrived)
-            self.drive(call, arrived, args)
+            self.drive(self.runner.receive, arrived, args)
 
     def read(self, arrived: ArrivedRead, leader_epoch: int) -> None:
         """A consumer's fetch."""
         if not self.asleep(self.read, arrived, leader_epoch):
             wait_ms = max(0, arrived.deadline_ms - self.world.now_ms)
             args = wire.FetchRequest("t", 0, leader_epoch, arrived.offset, _MOST_ENTRIES, arrived.least, wait_ms, 0)
-            self._serve(arrived, self.runner.fetch, args)
+            self._serve(arrived, args)
 
     def look_up(self, arrived: ArrivedRead, leader_epoch: int, timestamp: int) -> None:
         """A client's look-up of an offset."""
         if not self.asleep(self.look_up, arrived, leader_epoch, timestamp):
-            self._serve(arrived, self.runner.list_offsets, wire.ListOffsetsRequest("t", 0, leader_epoch, timestamp))
+            self._serve(arrived, wire.ListOffsetsRequest("t", 0, leader_epoch, timestamp))
 
     def drop_below(self, to: int) -> None:
         """Retention drops the entries below an offset."""

@@ -258,7 +258,7 @@ TOO_DEEP = (
         ("I8", "I7", "I4"),
         Leader,
         "_answer_divergence",
-        Edit("shared.epoch == event.last_fetched_epoch and ", ""),
+        Edit("shared.epoch == last_epoch and ", ""),
     ),
     Planted(
         "a checker requires of a zombie what later epochs committed",
@@ -285,7 +285,7 @@ TOO_DEEP = (
         ("I4", "I7"),
         Leader,
         "_fetch_refusal",
-        Edit("event.incarnation < progress.incarnation", "False"),
+        Edit("fetch.incarnation < progress.incarnation", "False"),
     ),
     Planted(
         "an ISR change does not say which life of a member it means",

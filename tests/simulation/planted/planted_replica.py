@@ -70,7 +70,7 @@ REPLICA_BUGS = (
         ("L6",),
         ConsumerReads,
         "_try_fetch",
-        Edit("found_bytes < min(fetch.min_bytes, room_bytes)", "False"),
+        Edit("found_bytes < min(message.min_bytes, max_bytes)", "False"),
     ),
     Planted("a consumer that waits is not woken", "swarm", 20, ("L6",), Visibility, "wake", nothing),
     Planted("a consumer's time is never over", "swarm", 20, ("L6",), Visibility, "tick", nothing),

@@ -15,7 +15,7 @@ SURVIVOR_BUGS = (
         20,
         ("L4",),
         Leader,
-        "claim",
+        "drop_eligible",
         nothing,
     ),
     Planted(
@@ -36,7 +36,7 @@ SURVIVOR_BUGS = (
         "committed_end",
         Edit("lowest = own_durable_end", "lowest, epoch_start = own_durable_end, 1 << 60"),
     ),
-    Planted("a leader does not mind that its disk hangs", "hanging", 20, ("L5",), DiskHealth, "look", nothing),
+    Planted("a leader does not mind that its disk hangs", "hanging", 20, ("L5",), DiskHealth, "note_tick", nothing),
     Planted(
         "the log end is kept for the high watermark",
         "reboot",

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from raylog.actors.broker.vouching import Vouching
-from raylog.actors.replica.reporting import beating
+from raylog.actors.replica import beating
 from raylog.core.controller.sessions import BrokerMember, ReplicaMember, Session, Sessions
 from raylog.core.vouching import Voucher
 from tests.simulation.planted.bugs import bugs

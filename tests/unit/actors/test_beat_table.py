@@ -19,7 +19,7 @@ from raylog.actors.beats.beat_table import (
     key_of,
 )
 from raylog.actors.broker.vouching import Vouching
-from raylog.actors.replica.reporting.beating import SEARCH_MS, Beating
+from raylog.actors.replica.beating import SEARCH_MS, Beating
 from raylog.core.vouching import NO_LIFE, Cover, Pace
 from raylog.protocol.controller import ReplicaNote, SessionHeartbeatReply, SessionHeartbeatRequest
 

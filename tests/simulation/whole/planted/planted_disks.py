@@ -25,5 +25,5 @@ DISK_BUGS: Final = (
         "a sync is skipped below the whole cluster", SyncRound, "run", _end, ("W4", "W5", "W6", "W7", "W9"), 12, DISK, 7
     ),
     Bug("a voter keeps its promise in memory alone", VoterState, "write", _none, ("W8", "W9", "W10", "W11"), 12, DISK),
-    Bug("a leader leads on while its disk hangs", DiskHealth, "look", _none, ("W16",), 40, DISK),
+    Bug("a leader leads on while its disk hangs", DiskHealth, "note_tick", _none, ("W16",), 40, DISK),
 )

@@ -12,9 +12,8 @@ from raylog.actors.dozing import keeper
 from raylog.actors.dozing.guard import Guard
 from raylog.core.dozing.rest import Quiet
 from raylog.core.dozing.watch import Act, ProcessWatch
-from raylog.core.replication import views
 from raylog.core.replication.leader import Leader
-from raylog.core.replication.views import ReplicaViews
+from raylog.core.replication.replica import ReplicaMachine
 from tests.simulation.whole.plan import DOZERS
 from tests.simulation.whole.planted.bugs import Bug
 
@@ -69,7 +68,7 @@ class _AnyNumber(int):
 def _busy_too(original: Callable[..., Any]) -> Callable[..., Any]:
     """A leader rests while produce requests wait for followers."""
 
-    def quiet(self: ReplicaViews, otherwise_ms: int) -> Any:
+    def quiet(self: ReplicaMachine, otherwise_ms: int) -> Any:
         found = original(self, otherwise_ms)
         if found is None and self._leader is not None and self._leader.produces.is_busy:
             return Quiet(since_ms=0, parked=_AnyNumber(), due_ms=otherwise_ms)
@@ -81,8 +80,8 @@ def _busy_too(original: Callable[..., Any]) -> Callable[..., Any]:
 def _no_due(original: Callable[..., Any]) -> Callable[..., Any]:
     """A leader rests for as long as it may, whatever waits for a time."""
 
-    def quiet(leader: Leader, me: Any, log: Any, settings: Any, otherwise_ms: int) -> Any:
-        found = original(leader, me, log, settings, otherwise_ms)
+    def quiet(self: Leader, otherwise_ms: int) -> Any:
+        found = original(self, otherwise_ms)
         return None if found is None else replace(found, due_ms=otherwise_ms)
 
     return quiet
@@ -121,7 +120,7 @@ DOZER_BUGS: Final = (
     _bug("a keeper continues nothing", keeper, "continue_noted", _none, "W23", "W22"),
     _bug("a broker notes nothing for its keeper", Guard, "note", _nothing, "W23"),
     _bug("a broker vouches for no replica that rests", Dozers, "rested", _none_rests, "W23", "W22"),
-    _bug("a replica offers with open requests", ReplicaViews, "quiet", _busy_too, "W23"),
-    _bug("a leader oversleeps its deadlines", views, "_quiet_leader", _no_due, "W23"),
+    _bug("a replica offers with open requests", ReplicaMachine, "quiet", _busy_too, "W23"),
+    _bug("a leader oversleeps its deadlines", Leader, "quiet", _no_due, "W23"),
     _bug("time at rest counts as lag", Leader, "records_came", _only_woken, "W23"),
 )

@@ -47,7 +47,7 @@ NEAR_BUGS: Final = (
         ("W24",),
         ConsumerReads,
         "_try_fetch",
-        Edit("self._places(fetch.fetch_offset, upper)", "self._places(fetch.fetch_offset, effect.upper)").of,
+        Edit("self._places(offset, upper)", "self._places(offset, effect.upper)").of,
         "transactions",
     ),
     _bug("a client leaves batches of a file out", ("W5", "W9"), Place, "read", _one_batch_late),

@@ -365,7 +365,7 @@ SLEEPER_BUGS: Final = (
     Bug("what waits to wake waits for no start", Liveness, "starting", _none_starts, ("W29",), 16, SLEEPERS),
     Bug("a reassignment leaves its partition asleep", WakeQueue, "add", _moves_asleep, ("W12", "W9"), 16, SLEEPERS),
     Bug("a full broker makes no room", Sleeping, "make_room", _none, ("W9", "W16", "W8", "W1"), 8, profile=SLEEPERS),
-    Bug("a stop leaves awake what never sleeps", Idleness, "_hurried_ms", _never_hurries, ("W9",), 4, SLEEPERS),
+    Bug("a stop leaves awake what never sleeps", Idleness, "_enough_ms", _never_hurries, ("W9",), 4, SLEEPERS),
     Bug("a stop that is called off leaves all asleep", StopRest, "ends", _never_over, ("W9",), 4, SLEEPERS),
     Bug(
         "what slept for a stop stays asleep after it",

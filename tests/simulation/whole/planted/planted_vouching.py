@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from raylog.actors.replica.reporting import beating
+from raylog.actors.replica import beating
 from raylog.core.controller.sessions import ReplicaMember, Sessions
 from raylog.core.vouching import Voucher
 from tests.simulation.whole.plan import SLEEPERS

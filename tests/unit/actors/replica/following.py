@@ -100,7 +100,7 @@ class Following:
             flush=FlushPolicy(messages=1 << 60, ms=1_000),
             counters=ReplicaCounters(),
         )
-        self.runner.begin_life(ME, Incarnation(12), ReplicationSettings(min_insync_replicas=1))
+        self.runner.begin(ME, Incarnation(12), ReplicationSettings(min_insync_replicas=1))
 
     def state(self, leader: int, epoch: int, *, isr: tuple[int, ...] = (OTHER, ME)) -> None:
         """The controller sends a state; its partition epoch is the leader epoch."""
@@ -145,7 +145,7 @@ class Following:
     def produce(self, payload: bytes) -> Request:
         """A producer's batch; the request has the answer."""
         request = Request(payload)
-        self.runner.produce(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
+        self.runner.receive(cast(ReplicaRequest, request), wire.ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
         return request
 
     def pass_time(self, ms: int, *, tick_ms: int) -> None:

@@ -86,7 +86,7 @@ def leading(folder: Path, turns: list[Callable[[], None]] | None = None, **confi
         counters=ReplicaCounters(),
         cleaner=Cleaner(log, folder, "t-0", CleanerPace(backoff_ms=1, bytes_per_s=1 << 40), ReplicaCounters()),
     )
-    runner.begin_life(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
+    runner.begin(ME, Incarnation(10), ReplicationSettings(min_insync_replicas=1))
     runner.state_received(10, partition_state(isr=(ME,), replicas=(ME,), leader_epoch=3))
     yield runner
     log.close()
@@ -97,7 +97,7 @@ def parked(runner: ReplicaRunner) -> int:
 
 
 def produce(runner: ReplicaRunner, *values: bytes) -> None:
-    runner.produce(cast(ReplicaRequest, Answered(batch(*values))), ProduceRequest("id", 0, -1, 1, 1_000))
+    runner.receive(cast(ReplicaRequest, Answered(batch(*values))), ProduceRequest("id", 0, -1, 1, 1_000))
 
 
 def fetch(min_bytes: int = 1, max_wait_ms: int = 60_000) -> FetchRequest:
@@ -109,7 +109,7 @@ async def test_fetches_that_wake_together_are_answered_as_the_peer_takes_them(tm
     with leading(tmp_path, retention_ms=-1) as runner:  # the record's timestamp is one of 1970
 
         def handle(request: Request) -> None:
-            runner.fetch(request, fetch())
+            runner.receive(request, fetch())
 
         async with serving(handle) as place, raw_member(place) as (reader, writer):
             writer.write(b"".join(encode_header(REQUEST, n, "fetch", [], 0) for n in range(1, 101)))
@@ -135,7 +135,7 @@ def test_others_have_their_turn_between_the_fetches_of_many_connections(tmp_path
         produce(runner, VALUE)
         requests = [Answered() for _ in range(30)]
         for number, request in enumerate(requests):
-            runner.fetch(request, fetch(max_wait_ms=0 if number % 2 else 60_000))
+            runner.receive(request, fetch(max_wait_ms=0 if number % 2 else 60_000))
         answered = []
         while turns:
             answered.append(sum(bool(request.answers) for request in requests))
@@ -150,7 +150,7 @@ def test_an_overdue_fetch_is_answered_empty_while_the_peer_is_behind(tmp_path: P
     with leading(tmp_path) as runner:
         produce(runner, VALUE)
         request = Answered(room_bytes=0)
-        runner.fetch(request, fetch(max_wait_ms=0))
+        runner.receive(request, fetch(max_wait_ms=0))
         assert request.answers == [(FetchReply(1, 1, 0), 0)]
 
 
@@ -158,7 +158,7 @@ def test_a_fetch_waits_until_there_are_as_many_bytes_as_it_requests(tmp_path: Pa
     with leading(tmp_path) as runner:
         produce(runner, b"x")
         request = Answered()
-        runner.fetch(request, fetch(min_bytes=1_000))
+        runner.receive(request, fetch(min_bytes=1_000))
         assert not request.answers
         produce(runner, bytes(2_000))
         assert [args for args, _ in request.answers] == [FetchReply(2, 2, 0)]

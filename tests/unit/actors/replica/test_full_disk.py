@@ -34,7 +34,7 @@ def leading(tmp_path: Path) -> Following:
     meta = BatchMeta(7, 0, 0, attributes=TRANSACTIONAL_BIT)
     mine.produce(encode_batch(None, [b"aborted"], [mine.clocks.wall_ms()], None, meta))
     ended = Request()
-    mine.runner.write_marker(cast(ReplicaRequest, ended), WriteTxnMarkersRequest("id", 0, -1, 7, 1, 1, False, 1_000))
+    mine.runner.receive(cast(ReplicaRequest, ended), WriteTxnMarkersRequest("id", 0, -1, 7, 1, 1, False, 1_000))
     assert ended.error is None
     assert mine.runner.machine is not None
     assert mine.runner.machine.high_watermark == mine.log.log_end_offset

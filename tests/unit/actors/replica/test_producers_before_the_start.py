@@ -106,7 +106,7 @@ def test_a_fetch_that_requests_them_counts_for_nothing(tmp_path: Path, clocks: C
     leading.state(ME, 1, isr=(ME,))
     request = Request()
     args = wire.ReplicaFetchRequest("id", 0, 1, OTHER, 11, 0, NO_EPOCH, 1_000, 0, 0, 0, True)
-    leading.runner.replica_fetch(cast(ReplicaRequest, request), args)
+    leading.runner.receive(cast(ReplicaRequest, request), args)
     assert request.answer.has_producers
     leader = leading.runner.machine._leader if leading.runner.machine is not None else None
     assert leader is not None

@@ -28,7 +28,7 @@ def leading(tmp_path: Path) -> Following:
 
 def fetched_by_other(leading: Following) -> None:
     args = wire.ReplicaFetchRequest("id", 0, 1, OTHER, 11, 0, NO_EPOCH, 1_000, 0, 0, 0)
-    leading.runner.replica_fetch(cast(ReplicaRequest, Request()), args)
+    leading.runner.receive(cast(ReplicaRequest, Request()), args)
 
 
 REFUSED = {"hole": (produced(5), OutOfOrderSequence), "large": (batch(b"x" * 900), RecordTooLarge)}

@@ -26,6 +26,7 @@ from raylog.protocol.replica import (
     ProduceRequest,
     WriteTxnMarkersRequest,
 )
+from raylog.rpc import machine_number
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, iter_headers
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.rules import CompactionRules
@@ -70,7 +71,7 @@ def produce(
         "attributes": bits,
     }
     request = Request(batch(value, **(fields if producer >= 0 else {})))
-    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
+    runner.receive(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
     return request
 
 
@@ -85,14 +86,14 @@ def end(
 ) -> Request:
     request = Request()
     args = WriteTxnMarkersRequest("id", 0, 3, producer, epoch, coordinator, committed, 1_000)
-    runner.write_marker(cast(ReplicaRequest, request), args)
+    runner.receive(cast(ReplicaRequest, request), args)
     return request
 
 
 def fetch(runner: ReplicaRunner, offset: int, level: int = READ_COMMITTED, *, wait_ms: int = 0) -> Request:
     request = Request()
     args = FetchRequest("id", 0, 3, offset, 1 << 20, 1, wait_ms, level)
-    runner.fetch(cast(ReplicaRequest, request), args)
+    runner.receive(cast(ReplicaRequest, request), args)
     return request
 
 
@@ -102,7 +103,7 @@ def first_offsets(request: Request) -> list[int]:
 
 def listed(runner: ReplicaRunner, timestamp: int, level: int) -> ListOffsetsReply:
     request = Request()
-    runner.list_offsets(cast(ReplicaRequest, request), ListOffsetsRequest("id", 0, 3, timestamp, level))
+    runner.receive(cast(ReplicaRequest, request), ListOffsetsRequest("id", 0, 3, timestamp, level))
     return cast(ListOffsetsReply, request.answer)
 
 
@@ -140,7 +141,7 @@ def test_an_abort_is_named_to_readers_of_committed_records_only(tmp_path: Path) 
 def keyed(runner: ReplicaRunner, key: bytes, value: bytes, **fields: int) -> None:
     """A batch of one record with a key."""
     request = Request(encode_batch([key], [value], [NOW], None, BatchMeta(**fields)))
-    runner.produce(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
+    runner.receive(cast(ReplicaRequest, request), ProduceRequest("id", 0, -1, 1, 1_000, "ledger"))
     assert request.answer.base_offset >= 0
 
 
@@ -219,8 +220,8 @@ def test_places_in_files_end_at_the_last_stable_offset(tmp_path: Path) -> None:
         end(runner, committed=False)
         write(runner, b"open", epoch=1)
         request = Request()
-        args = FetchNearRequest("id", 0, 3, 0, 1 << 20, 1, 0, READ_COMMITTED, 1)
-        runner.fetch(cast(ReplicaRequest, request), args, is_near=True)
+        args = FetchNearRequest("id", 0, 3, 0, 1 << 20, 1, 0, READ_COMMITTED, machine_number() or 0)
+        runner.receive(cast(ReplicaRequest, request), args)
         (place,) = request.answer.slices
         assert (place.next_offset, request.answer.last_stable_offset) == (2, 2)
         assert request.answer.aborted == [AbortedTxn(PRODUCER, 0)]
@@ -283,7 +284,7 @@ def test_a_batch_outside_of_its_producers_open_transaction_is_refused(tmp_path: 
 def test_producers_are_described_with_their_open_transactions(tmp_path: Path, committed: bool) -> None:
     def described(runner: ReplicaRunner) -> ActiveProducer:
         request = Request()
-        runner.describe_producers(cast(ReplicaRequest, request), DescribeProducersRequest("id", 0, 3))
+        runner.receive(cast(ReplicaRequest, request), DescribeProducersRequest("id", 0, 3))
         (found,) = request.answer
         return cast(ActiveProducer, found)
 

@@ -7,14 +7,12 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from raylog.actors.replica.dispatch import dispatch
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.roles.host import ControllerCalls, RoleHost
 from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.role import Role
-from raylog.actors.timer import TickTimer
 from raylog.base.errors import NotLeaderOrFollower, OffsetOutOfRange
 from raylog.base.ids import EARLIEST, LATEST
 from raylog.protocol.message import Message
@@ -74,10 +72,8 @@ class Stage:
             def begin(self) -> None:
                 stage.hosts.append(self.host)
 
-        ticks = TickTimer(lambda latest_ms: latest_ms)
-
         def receive(request: LocalRequest) -> None:
-            dispatch(runner, ticks, cast(ReplicaRequest, request), request.args)
+            runner.receive(cast(ReplicaRequest, request), request.args)
 
         self.roles = LeaderRoles(
             lambda: spec,

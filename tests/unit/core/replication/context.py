@@ -16,17 +16,15 @@ from raylog.base.ids import (
 )
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState, ReplicaPlace
-from raylog.core.replication.consumer_events import ConsumerFetchReceived, ListOffsetsReceived
+from raylog.core.received import Received
 from raylog.core.replication.events import (
-    DeleteRecordsReceived,
     Effect,
     Event,
     FetchAnswered,
-    FetchReceived,
     FollowerAppended,
     IsrChangeAnswered,
     LeaderAppended,
-    ProduceReceived,
+    LeaderRequest,
     ProposeIsr,
     ResetLog,
     SendFetch,
@@ -37,6 +35,14 @@ from raylog.core.replication.events import (
 )
 from raylog.core.replication.log import LogCut
 from raylog.core.replication.replica import LogSummary, ReplicaMachine, ReplicationSettings
+from raylog.protocol.replica import (
+    READ_UNCOMMITTED,
+    DeleteRecordsRequest,
+    FetchRequest,
+    ListOffsetsRequest,
+    ProduceRequest,
+    ReplicaFetchRequest,
+)
 
 PARTITION = TopicPartition("orders", 0)
 ME, SECOND, THIRD = BrokerId(1), BrokerId(2), BrokerId(3)
@@ -118,10 +124,10 @@ class Context:
         """Feed an event that happens now."""
         return self.step(kind(cause="test", now_ms=self.now_ms, **fields))
 
-    def send(self, kind: Callable[..., Event], **fields: Any) -> Outbox[Effect]:
+    def send(self, message: LeaderRequest) -> Outbox[Effect]:
         """A request comes; its number is the last one."""
         self.last_request += 1
-        return self.notice(kind, request=self.last_request, **fields)
+        return self.notice(Received, message=message, request=self.last_request)
 
     def cut(self, start: int, end: int, *, done: bool = True) -> Outbox[Effect]:
         """The log states what it is after a cut."""
@@ -141,8 +147,7 @@ class Context:
 
     def produce_requested(self, *, acks: int = -1, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
         """A client sends a produce request."""
-        deadline_ms = self.now_ms + deadline_in_ms
-        return self.send(ProduceReceived, acks=acks, leader_epoch=LeaderEpoch(epoch), deadline_ms=deadline_ms)
+        return self.send(ProduceRequest("t1", 0, epoch, acks, deadline_in_ms))
 
     def produced(
         self,
@@ -167,30 +172,19 @@ class Context:
             LeaderAppended, request=self.last_request, first_offset=Offset(first), end_offset=Offset(end), **other
         )
 
-    def consumer_fetched(self, offset: int, *, wait_ms: int = 500, epoch: int = -1, **other: bool) -> Outbox[Effect]:
+    def consumer_fetched(
+        self, offset: int, *, wait_ms: int = 500, epoch: int = -1, level: int = READ_UNCOMMITTED
+    ) -> Outbox[Effect]:
         """A consumer fetches from ``offset``."""
-        return self.send(
-            ConsumerFetchReceived,
-            leader_epoch=LeaderEpoch(epoch),
-            fetch_offset=Offset(offset),
-            deadline_ms=self.now_ms + wait_ms,
-            max_bytes=1,
-            min_bytes=1,
-            **other,
-        )
+        return self.send(FetchRequest("t1", 0, epoch, offset, 1, 1, wait_ms, level))
 
-    def looked_up(self, timestamp: int, **other: bool) -> Outbox[Effect]:
+    def looked_up(self, timestamp: int, *, level: int = READ_UNCOMMITTED) -> Outbox[Effect]:
         """A consumer requests the offset of a time."""
-        return self.send(ListOffsetsReceived, leader_epoch=LeaderEpoch(-1), timestamp=timestamp, **other)
+        return self.send(ListOffsetsRequest("t1", 0, -1, timestamp, level))
 
     def deletion_requested(self, before: int, *, epoch: int = -1, deadline_in_ms: int = 1_000) -> Outbox[Effect]:
         """A client sends DeleteRecords."""
-        return self.send(
-            DeleteRecordsReceived,
-            leader_epoch=LeaderEpoch(epoch),
-            before_offset=Offset(before),
-            deadline_ms=self.now_ms + deadline_in_ms,
-        )
+        return self.send(DeleteRecordsRequest("t1", 0, epoch, before, deadline_in_ms))
 
     def synced(self, to: int | None = None) -> Outbox[Effect]:
         """Everything (up to ``to``) is durable."""
@@ -206,19 +200,16 @@ class Context:
         last_epoch: int | None = None,
         incarnation: int | None = None,
         wait_ms: int = 500,
-        **other: Any,
+        log_start_offset: int = 0,
+        disk_failing: bool = False,
     ) -> Outbox[Effect]:
         """A follower fetches from ``offset``."""
+        life = follower * 10 if incarnation is None else incarnation
+        last = (epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch
         return self.send(
-            FetchReceived,
-            follower=BrokerId(follower),
-            incarnation=Incarnation(follower * 10 if incarnation is None else incarnation),
-            leader_epoch=LeaderEpoch(epoch),
-            fetch_offset=Offset(offset),
-            last_fetched_epoch=LeaderEpoch((epoch if offset else NO_EPOCH) if last_epoch is None else last_epoch),
-            deadline_ms=self.now_ms + wait_ms,
-            max_bytes=1,
-            **other,
+            ReplicaFetchRequest(
+                "t1", 0, epoch, follower, life, offset, last, 1, wait_ms, log_start_offset, int(disk_failing)
+            )
         )
 
     def answered(

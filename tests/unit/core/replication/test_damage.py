@@ -41,7 +41,7 @@ def test_a_leader_lets_another_in_sync_replica_lead_and_readers_retry() -> None:
     context = leading()
     out = found(context)
     assert isinstance(only(RefuseRequest, out.now).error, KafkaStorageError)
-    assert "offset 10" in only(ResignLeadership, out.now).trouble
+    assert "offset 10" in only(ResignLeadership, out.now).reason
     assert not some(RebuildLog, out.now), "not before another leads"
     assert some(ResignLeadership, context.ticked(1_000).now), "until the controller says otherwise"
     out = context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2, isr=(SECOND, THIRD)))

@@ -15,7 +15,7 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import LeaderEpoch, Offset, PartitionEpoch
 from raylog.core.replication.events import ProposeSleep, SleepAnswered
-from raylog.core.replication.idleness import HURRY_FOR_MS, LINK_BROKEN, REFUSED_PAUSE_MS, Idleness
+from raylog.core.replication.idleness import LINK_BROKEN, REFUSED_PAUSE_MS, REQUEST_HOLDS_MS, Idleness
 
 AFTER_MS, RESEND_MS, RETRY_MS = 60_000, 1_000, 200
 PROPOSAL = ProposeSleep(
@@ -55,18 +55,18 @@ def test_the_time_when_sleep_is_due_is_known_before() -> None:
 
 def test_a_partition_that_never_sleeps_does_so_for_a_stop_of_the_cluster() -> None:
     idleness = Idleness(0)
-    idleness.hurry(1_000, 0)
+    idleness.request_sleep(1_000, 0)
     assert idleness.due_ms(-1) is None
     assert not idleness.is_due(1_000, -1)
-    idleness.hurry(1_000, 0, for_stop=True)
+    idleness.request_sleep(1_000, 0, for_stop=True)
     assert idleness.due_ms(-1) == 0
     assert idleness.is_due(1_000, -1)
-    assert not idleness.is_due(1_000 + HURRY_FOR_MS, -1)
+    assert not idleness.is_due(1_000 + REQUEST_HOLDS_MS, -1)
 
 
 def test_a_request_to_sleep_soon_brings_the_time_forward() -> None:
     idleness = Idleness(0)
-    idleness.hurry(1_000, 5_000)
+    idleness.request_sleep(1_000, 5_000)
     due_ms = idleness.due_ms(AFTER_MS)
     assert due_ms == 5_000
     assert idleness.is_due(due_ms, AFTER_MS)
@@ -75,7 +75,7 @@ def test_a_request_to_sleep_soon_brings_the_time_forward() -> None:
 
 def test_a_request_to_sleep_soon_that_ends_before_changes_nothing() -> None:
     idleness = Idleness(0)
-    idleness.hurry(0, HURRY_FOR_MS + 1)
+    idleness.request_sleep(0, REQUEST_HOLDS_MS + 1)
     assert idleness.due_ms(AFTER_MS) == AFTER_MS
 
 

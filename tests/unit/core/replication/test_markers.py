@@ -12,12 +12,11 @@ from raylog.base.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
 )
-from raylog.base.ids import LATEST, LeaderEpoch
+from raylog.base.ids import LATEST
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerOffset,
     DescribeProducers,
-    DescribeProducersReceived,
     FetchStillWaits,
     FindTimestamp,
     TryFetch,
@@ -27,10 +26,15 @@ from raylog.core.replication.events import (
     AppendFailed,
     AppendMarker,
     Effect,
-    MarkerReceived,
     ProposeSleep,
     RefuseRequest,
     Tick,
+)
+from raylog.protocol.replica import (
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    DescribeProducersRequest,
+    WriteTxnMarkersRequest,
 )
 from tests.unit.core.replication.context import SECOND, THIRD, Context, only, partition_state, some
 
@@ -53,15 +57,7 @@ def followers_fetch(context: Context, offset: int) -> Outbox[Effect]:
 
 def requested(context: Context, *, epoch: int = -1) -> Outbox[Effect]:
     """The coordinator wants a marker written."""
-    return context.send(
-        MarkerReceived,
-        leader_epoch=LeaderEpoch(epoch),
-        deadline_ms=context.now_ms + 1_000,
-        producer_id=7,
-        producer_epoch=1,
-        coordinator_epoch=3,
-        committed=True,
-    )
+    return context.send(WriteTxnMarkersRequest("t1", 0, epoch, 7, 1, 3, True, 1_000))
 
 
 def appended(context: Context, *, duplicate: bool = False) -> Outbox[Effect]:
@@ -75,7 +71,7 @@ def appended(context: Context, *, duplicate: bool = False) -> Outbox[Effect]:
 
 def test_a_marker_is_answered_when_every_in_sync_replica_has_it(context: Context) -> None:
     wanted = only(AppendMarker, requested(context).now)
-    assert (wanted.marker.producer_id, wanted.leader_epoch) == (7, 1)
+    assert (wanted.marker.message.producer_id, wanted.leader_epoch) == (7, 1)
     assert not some(AnswerMarker, appended(context).after_sync)
     assert not some(AnswerMarker, context.fetched_by(SECOND, 11).now)
     answer = only(AnswerMarker, context.fetched_by(THIRD, 11).now)
@@ -143,15 +139,10 @@ def test_a_marker_that_the_log_refuses_is_answered_with_its_error(context: Conte
 
 
 def test_producers_are_described_by_the_leader_alone(context: Context) -> None:
-
-    def described(request: int) -> list[Effect]:
-        return context.step(
-            DescribeProducersReceived(cause="d", now_ms=context.now_ms, request=request, leader_epoch=LeaderEpoch(-1))
-        ).now
-
-    assert only(DescribeProducers, described(1)).request == 1
+    wanted = DescribeProducersRequest("t1", 0, -1)
+    assert only(DescribeProducers, context.send(wanted).now).request == context.last_request
     context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
-    assert isinstance(only(RefuseRequest, described(2)).error, NotLeaderOrFollower)
+    assert isinstance(only(RefuseRequest, context.send(wanted).now).error, NotLeaderOrFollower)
 
 
 # ------------------------------------------------------------ open transactions
@@ -195,8 +186,7 @@ def test_a_leader_with_an_open_transaction_may_doze_for_long(context: Context) -
 
 def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark(context: Context) -> None:
     """The last stable offset moves with it only: what is behind an open transaction is tried again then."""
-    tried = only(TryFetch, context.consumer_fetched(4, wait_ms=60_000, committed_only=True).now)
-    assert tried.fetch.committed_only
+    tried = only(TryFetch, context.consumer_fetched(4, wait_ms=60_000, level=READ_COMMITTED).now)
     waits = FetchStillWaits(cause="fetch", now_ms=context.now_ms, fetch=tried.fetch, tried=tried.upper)
     assert not context.step(waits).now
     assert not some(TryFetch, context.ticked(500).now)
@@ -206,7 +196,7 @@ def test_a_fetch_behind_an_open_transaction_waits_for_the_high_watermark(context
 
 
 def test_the_end_and_a_time_are_looked_up_for_the_readers_isolation_level(context: Context) -> None:
-    for level in (False, True):
-        found = [context.looked_up(timestamp, committed_only=level).now for timestamp in (LATEST, 5)]
-        assert only(AnswerOffset, found[0]).committed_only is level
-        assert only(FindTimestamp, found[1]).committed_only is level
+    for level in (READ_UNCOMMITTED, READ_COMMITTED):
+        found = [context.looked_up(timestamp, level=level).now for timestamp in (LATEST, 5)]
+        assert only(AnswerOffset, found[0]).committed_only == (level == READ_COMMITTED)
+        assert only(FindTimestamp, found[1]).message.isolation_level == level

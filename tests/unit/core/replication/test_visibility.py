@@ -1,18 +1,18 @@
 """Visibility of a leader's log to consumers, and when a parked fetch is answered."""
 
 from raylog.base.errors import NotLeaderOrFollower, OffsetNotAvailable, OffsetOutOfRange, UnknownLeaderEpoch
-from raylog.base.ids import EARLIEST, LATEST, MAX_TIMESTAMP, LeaderEpoch
+from raylog.base.ids import EARLIEST, LATEST, MAX_TIMESTAMP
 from raylog.core.outbox import Outbox
 from raylog.core.replication.consumer_events import (
     AnswerEpochEnd,
     AnswerOffset,
-    EpochEndReceived,
     FetchStillWaits,
     FetchTurnBegan,
     FindTimestamp,
     TryFetch,
 )
 from raylog.core.replication.events import Effect, RefuseRequest, RequestDropped
+from raylog.protocol.replica import OffsetForLeaderEpochRequest
 from tests.unit.core.replication.context import ME, SECOND, THIRD, Context, only, partition_state, some
 
 
@@ -53,7 +53,7 @@ def test_blocked_fetches_are_tried_in_their_order_when_their_turn_begins() -> No
     for each in tried:
         assert not still_waits(context, each, is_blocked=True).now
     again = some(TryFetch, context.step(FetchTurnBegan(cause="fetch", now_ms=context.now_ms)).now)
-    assert [(each.fetch.fetch_offset, each.is_last) for each in again] == [(4, False), (2, True)]
+    assert [(each.fetch.message.fetch_offset, each.is_last) for each in again] == [(4, False), (2, True)]
 
 
 def test_a_fetch_at_the_high_watermark_waits_until_that_moves() -> None:
@@ -124,8 +124,5 @@ def test_the_end_is_not_known_before_the_watermark_reaches_this_epoch() -> None:
 def test_the_end_of_an_epoch_is_answered() -> None:
     context = Context(log_end=10, epochs=((1, 0),))
     context.notified(partition_state(leader_epoch=4, isr=(ME,)))
-    out = context.step(
-        EpochEndReceived(cause="e", now_ms=0, request=7, leader_epoch=LeaderEpoch(4), epoch=LeaderEpoch(2))
-    )
-    answer = only(AnswerEpochEnd, out.now)
+    answer = only(AnswerEpochEnd, context.send(OffsetForLeaderEpochRequest("t1", 0, 4, 2)).now)
     assert (answer.epoch, answer.end_offset) == (1, 10)

@@ -1,7 +1,5 @@
 """Batches that would open a transaction wait at the leader until its coordinator has confirmed it."""
 
-from dataclasses import replace
-
 import pytest
 
 from raylog.base.errors import (
@@ -11,21 +9,21 @@ from raylog.base.errors import (
     NotLeaderOrFollower,
     RaylogError,
 )
-from raylog.base.ids import LeaderEpoch
 from raylog.core.outbox import Outbox
-from raylog.core.replication.claims import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Claims
+from raylog.core.replication.confirmations import CONFIRMED_WITHIN_MS, KNOWN_MAX, WAITING_MAX, Confirmations
 from raylog.core.replication.events import (
     AppendBatches,
     AppendFailed,
     Effect,
     LeaderAppended,
-    ProduceReceived,
     RefuseRequest,
     RequestDropped,
+    TransactionalProduce,
     TransactionConfirmed,
     TxnClaim,
     VerifyTransaction,
 )
+from raylog.protocol.replica import ProduceRequest
 from tests.unit.core.replication.context import ME, SECOND, Context, only, partition_state, some
 
 
@@ -41,26 +39,28 @@ def context() -> Context:
     return context
 
 
-def produce(what: TxnClaim | None, request: int = 1, *, opens: bool = True, leader_epoch: int = 1) -> ProduceReceived:
-    return ProduceReceived(
+def produce(
+    what: TxnClaim, request: int = 1, *, now_ms: int = 0, opens: bool = True, wait_ms: int = 30_000, epoch: int = 1
+) -> TransactionalProduce:
+    return TransactionalProduce(
+        message=ProduceRequest("t1", 0, epoch, -1, wait_ms, what.transactional_id),
         cause="p",
-        now_ms=0,
+        now_ms=now_ms,
         request=request,
-        acks=-1,
-        leader_epoch=LeaderEpoch(leader_epoch),
-        deadline_ms=30_000,
-        claim=what,
-        opens_transaction=opens and what is not None,
+        producer_id=what.producer_id,
+        producer_epoch=what.producer_epoch,
+        opens_transaction=opens,
     )
 
 
 def sent(
-    context: Context, what: TxnClaim | None, *, opens: bool = True, deadline_in_ms: int = 30_000, leader_epoch: int = 1
+    context: Context, what: TxnClaim, *, opens: bool = True, wait_ms: int = 30_000, epoch: int = 1
 ) -> Outbox[Effect]:
     """A producer's batch comes; its request is the context's last one."""
     context.last_request += 1
-    event = produce(what, context.last_request, opens=opens, leader_epoch=leader_epoch)
-    return context.step(replace(event, now_ms=context.now_ms, deadline_ms=context.now_ms + deadline_in_ms))
+    return context.step(
+        produce(what, context.last_request, now_ms=context.now_ms, opens=opens, wait_ms=wait_ms, epoch=epoch)
+    )
 
 
 def answered(context: Context, question: VerifyTransaction, error: RaylogError | None = None) -> Outbox[Effect]:
@@ -80,12 +80,12 @@ def test_a_batch_is_appended_once_its_transaction_is_confirmed(context: Context)
 
 
 def test_the_question_ends_with_the_deadline_of_its_request(context: Context) -> None:
-    question = only(VerifyTransaction, sent(context, claim(), deadline_in_ms=200).now)
+    question = only(VerifyTransaction, sent(context, claim(), wait_ms=200).now)
     assert question.deadline_ms == context.now_ms + 200
 
 
 def test_a_batch_of_no_transaction_needs_no_query(context: Context) -> None:
-    assert requests(sent(context, None)) == [context.last_request]
+    assert requests(context.produce_requested()) == [context.last_request]
 
 
 def test_what_is_open_and_was_confirmed_is_added_to_without_a_query(context: Context) -> None:
@@ -110,21 +110,21 @@ def test_a_new_leader_queries_once_for_what_it_finds_open(context: Context) -> N
     answered(context, only(VerifyTransaction, sent(context, claim()).now))
     context.notified(partition_state(leader=SECOND, leader_epoch=2, partition_epoch=2))
     context.notified(partition_state(leader_epoch=3, partition_epoch=3))
-    question = only(VerifyTransaction, sent(context, claim(), opens=False, leader_epoch=3).now)
+    question = only(VerifyTransaction, sent(context, claim(), opens=False, epoch=3).now)
     first = context.last_request
-    assert sent(context, claim(), opens=False, leader_epoch=3).now == [], "it waits behind the one before"
+    assert sent(context, claim(), opens=False, epoch=3).now == [], "it waits behind the one before"
     assert requests(answered(context, question)) == [first, first + 1]
-    assert requests(sent(context, claim(), opens=False, leader_epoch=3)) == [context.last_request]
+    assert requests(sent(context, claim(), opens=False, epoch=3)) == [context.last_request]
 
 
 def test_of_so_many_producers_is_known_what_was_confirmed() -> None:
-    claims = Claims()
+    confirmations = Confirmations()
     out: Outbox[Effect] = Outbox()
     for producer in range(KNOWN_MAX + 1):
-        claims.wait(produce(claim(producer)), claim(producer), producer, out)
-        claims.answered(TransactionConfirmed(cause="v", now_ms=0, request=producer, error=None))
-    assert not claims.has_confirmed(claim(0))
-    assert all(claims.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
+        confirmations.wait(produce(claim(producer)), 0, producer, out)
+        confirmations.answered(TransactionConfirmed(cause="v", now_ms=0, request=producer, error=None))
+    assert not confirmations.has_confirmed(claim(0))
+    assert all(confirmations.has_confirmed(claim(producer)) for producer in range(1, KNOWN_MAX + 1))
 
 
 def test_batches_of_one_producer_keep_their_order_and_share_a_query(context: Context) -> None:
@@ -137,7 +137,7 @@ def test_batches_of_one_producer_keep_their_order_and_share_a_query(context: Con
 
 def test_other_producers_do_not_wait(context: Context) -> None:
     sent(context, claim(7))
-    assert requests(sent(context, None)) == [context.last_request]
+    assert requests(context.produce_requested()) == [context.last_request]
     other = only(VerifyTransaction, sent(context, claim(8)).now)
     assert requests(answered(context, other)) == [context.last_request]
 

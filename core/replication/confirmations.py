@@ -18,12 +18,13 @@ from raylog.base.invariants import require
 from raylog.core.outbox import Outbox
 from raylog.core.replication.events import (
     Effect,
-    ProduceReceived,
     RefuseRequest,
     RequestId,
+    TransactionalProduce,
     TransactionConfirmed,
     TxnClaim,
     VerifyTransaction,
+    deadline_ms,
 )
 
 CONFIRMED_WITHIN_MS: Final = 5_000
@@ -40,10 +41,10 @@ class _Query:
 
     request: RequestId
     claim: TxnClaim
-    waiting: list[ProduceReceived] = field(default_factory=list)
+    waiting: list[TransactionalProduce] = field(default_factory=list)
 
 
-class Claims:
+class Confirmations:
     """The produce requests of one leader that wait for coordinators; one query for each producer at a time."""
 
     __slots__ = ("_names", "_queries")
@@ -64,11 +65,12 @@ class Claims:
         """Whether the producer id is known to be of this transactional id, so that what is open may be added to."""
         return self._names.get(claim.producer_id) == claim.transactional_id
 
-    def wait(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> None:
+    def wait(self, event: TransactionalProduce, now_ms: int, request: RequestId, out: Outbox[Effect]) -> None:
         """Let a request wait behind those of its producer; ``request`` is the number of a query, if one is needed.
 
         Refuses the request if it names no transactional id, or if :data:`WAITING_MAX` wait already.
         """
+        claim = event.claim
         error: RaylogError | None = None
         if not claim.transactional_id:
             error = InvalidTxnState(
@@ -84,15 +86,13 @@ class Claims:
             return
         query = self._queries.get(claim.producer_id)
         if query is None:
-            query = self._queries[claim.producer_id] = self._query(event, claim, request, out)
+            query = self._queries[claim.producer_id] = _Query(request, claim)
+            wait_ms = event.message.timeout_ms
+            until_ms = min(deadline_ms(event.now_ms, wait_ms), now_ms + CONFIRMED_WITHIN_MS)
+            out.now.append(VerifyTransaction(cause=event.cause, request=request, claim=claim, deadline_ms=until_ms))
         query.waiting.append(event)
 
-    def _query(self, event: ProduceReceived, claim: TxnClaim, request: RequestId, out: Outbox[Effect]) -> _Query:
-        deadline_ms = min(event.deadline_ms, event.now_ms + CONFIRMED_WITHIN_MS)
-        out.now.append(VerifyTransaction(cause=event.cause, request=request, claim=claim, deadline_ms=deadline_ms))
-        return _Query(request, claim)
-
-    def answered(self, event: TransactionConfirmed) -> tuple[TxnClaim, list[ProduceReceived]] | None:
+    def answered(self, event: TransactionConfirmed) -> tuple[TxnClaim, list[TransactionalProduce]] | None:
         """Remove and return the claim that was queried, and the requests that wait; None = none waits for this answer.
 
         Later ones among the requests may make another claim: the caller has to check each of them.
@@ -125,6 +125,6 @@ class Claims:
         """Raise InvariantBroken unless each request waits for a query of its own producer."""
         for producer_id, query in self._queries.items():
             if query.claim.producer_id != producer_id or any(
-                event.claim is None or event.claim.producer_id != producer_id for event in query.waiting
+                event.producer_id != producer_id for event in query.waiting
             ):
                 require(False, f"a request waits for the transaction of producer {producer_id}, and is of another one")

@@ -25,8 +25,8 @@ from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.touched import Touched
 from raylog.storage.directory import parse_partition_folder, partition_folder
+from raylog.storage.files import is_folder, list_files
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.files import is_folder, list_files
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,9 @@ from raylog.actors.replica.damage import rebuild_noted
 from raylog.actors.settings import FlushPolicy
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
+from raylog.storage.files import read_text, write_atomically
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.files import read_text, write_atomically
 from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 

@@ -15,8 +15,8 @@ import msgspec
 from raylog.actors.roles.host import OwnLog
 from raylog.core.scheduling.rows import sums_of
 from raylog.core.scheduling.runs import PAGE_BYTES, Run, RunFacts, pages_fit
+from raylog.storage.batch.grids import key_and_value
 from raylog.storage.batch.header import iter_headers, parse_header
-from raylog.storage.batch.only_record import key_and_value
 from raylog.storage.batch.records import open_batch
 from raylog.storage.errors import CorruptBatch
 

@@ -16,8 +16,8 @@ from raylog.actors.broker.set_aside import (
 )
 from raylog.storage import filesystem
 from raylog.storage.errors import StorageIoError
+from raylog.storage.files import exists, list_files, make_folder
 from raylog.storage.folder_lock import FolderLock
-from raylog.storage.log.files import exists, list_files, make_folder
 from tests.simulation.storage.disk import PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
 

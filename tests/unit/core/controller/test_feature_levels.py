@@ -12,7 +12,7 @@ from raylog.base.invariants import InvariantBroken
 from raylog.core.controller import ControllerMachine, MetadataImage, StopBrokerReceived, record_from_wire
 from raylog.core.controller.events import RaiseFeatureLevelReceived
 from raylog.core.metadata.records import BrokerRegistered, ClusterCreated, FeatureLevelRaised, TopicDeleted
-from raylog.rpc.version import FEATURE_LEVEL
+from raylog.rpc.auth.handshake import FEATURE_LEVEL
 from tests.unit.core.controller.bench import AWAKE, Bench
 
 NEXT = LevelRange(1, 3)

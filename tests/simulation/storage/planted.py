@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raylog.actors.broker import set_aside
+from raylog.actors.replica import set_aside
 from raylog.base.epochs import EpochHistory
 from raylog.base.errors import RaylogError
 from raylog.storage import files, filesystem

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from raylog.base.errors import RaylogError
 from raylog.base.invariants import InvariantBroken
-from raylog.rpc.host.occasional import OccasionalDefects
+from raylog.rpc.occasional import OccasionalDefects
 
 logger = logging.getLogger(__name__)
 defects: Final = OccasionalDefects(logger)

@@ -29,8 +29,8 @@ from raylog.core.configuration.listeners import (
     parse_listeners,
 )
 from raylog.rpc import RpcServer
+from raylog.storage.files import read_text, write_atomically
 from raylog.storage.folder_lock import parse_properties
-from raylog.storage.log.files import read_text, write_atomically
 
 logger = logging.getLogger(__name__)
 

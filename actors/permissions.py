@@ -14,8 +14,8 @@ from raylog.protocol.documents.registry import methods
 from raylog.protocol.elsewhere import know, unknown_method
 from raylog.protocol.method import AnyMethod, Endpoint, TokenScope
 from raylog.rpc import Grant, Permissions, TopicGrant
-from raylog.rpc.auth.permissions import Missing, PayloadLacks, Places
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
+from raylog.rpc.permissions import Missing, PayloadLacks, Places
 
 know(method.name for _, method in methods())
 _READING = (TokenScope.READ, TokenScope.OFFSETS)

@@ -22,8 +22,7 @@ from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.vouching import Pace
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting
-from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.log.config import NO_LIMIT_MS, LogConfig
+from raylog.storage.log.config import NO_LIMIT_MS, CompactionRules, LogConfig
 
 if TYPE_CHECKING:  # so that a replica's process does not load the modules of the controller and the coordinators
     from raylog.core.controller.decision import ControllerSettings

@@ -37,7 +37,7 @@ class LevelRange(NamedTuple):
 FIRST: Final = LevelRange()
 """Range of software that reports no levels."""
 SUPPORTED: Final = LevelRange(FIRST_LEVEL, max(LEVELS))
-"""Range of this release. ``raylog.rpc.version.FEATURE_LEVEL`` is the same number, sent in handshakes."""
+"""Range of this release. ``raylog.rpc.auth.handshake.FEATURE_LEVEL`` is the same number, sent in handshakes."""
 
 
 def misfit(whose: str, known: LevelRange, level: int) -> str:

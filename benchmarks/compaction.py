@@ -13,8 +13,8 @@ from benchmarks.options import Parser
 from benchmarks.peers.processes import own_memory
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.log.config import LogConfig
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules, LogConfig
 from raylog.storage.log.partition_log import PartitionLog
 
 NOW_MS: Final = 1_700_000_000_000
@@ -63,7 +63,7 @@ def written(folder: Path, records: int, keys: int, segment_bytes: int, seed: int
 
 def cleaned(log: PartitionLog) -> Cleaned:
     """Clean the closed segments of a log, in this thread."""
-    order = log.order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)
     assert order is not None, "there is nothing to clean"
     before = _forget_peak()
     began_s = time.process_time()
@@ -71,7 +71,7 @@ def cleaned(log: PartitionLog) -> Cleaned:
     seconds = time.process_time() - began_s
     peak = own_memory("VmHWM")
     numbers = (result.bytes_read, result.bytes_written, result.records_read, result.records_kept)
-    assert log.take_cleaned(result, NOW_MS), "the log was cut meanwhile"
+    assert LogCleaning(log).take_cleaned(result, NOW_MS), "the log was cut meanwhile"
     return Cleaned(seconds, *numbers, peak - before)
 
 

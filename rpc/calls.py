@@ -1,4 +1,4 @@
-"""The calls of one connection: how they are sent, which wait for answers, and their deadlines.
+"""The calls of one connection that wait for answers, and their deadlines.
 
 A timer per call would cost more than a small call itself. One timer per connection is enough: it is set for the
 earliest deadline, rounded up to 50 ms, and checks all pending calls when it fires; under steady traffic that is once
@@ -9,27 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeAlias
 
 import msgspec
 
 from raylog.base.errors import ConnectionFailed, RaylogError, RequestTimedOut, UnknownServerError
-from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
-    NO_PAYLOAD,
-    NOTIFICATION,
-    REQUEST,
-    Buffer,
-    Buffers,
-    check_frame_bytes,
     decode_plain,
-    encode_header,
-    payload_parts,
 )
-from raylog.rpc.limits import Limits
 from raylog.rpc.reply import Reply
-from raylog.rpc.sending import SendQueue
 
 SWEEP_GRAIN_S = 0.05
 
@@ -159,90 +148,3 @@ def fail(waiting: Waiting, error: RaylogError) -> None:
         waiting.set_exception(error)
         if isinstance(waiting, asyncio.Future):
             waiting.exception()  # marks it as retrieved, else asyncio logs "exception was never retrieved"
-
-
-class Caller:
-    """The calling half of a connection: requests and notifications to the peer."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, limits: Limits, queue: SendQueue) -> None:
-        self._loop = loop
-        self._limits = limits
-        self._queue = queue
-        self._pending = PendingCalls(loop)
-        self.peer = "unknown"
-        self.is_closed = False
-        self.close_reason = ""
-
-    async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
-        """Call the peer's handler and wait for its answer.
-
-        Raises the handler's own error with `is_remote` set; RequestTimedOut, ConnectionFailed, TooManyPendingCalls
-        and FrameTooLarge without.
-        """
-        return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
-
-    def call_nowait(
-        self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
-    ) -> asyncio.Future[Reply]:
-        """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
-
-        All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
-        Large payload parts are sent without a copy: do not change them before the answer has come.
-        """
-        future: asyncio.Future[Reply] = self._loop.create_future()
-        self._send_request(method, args, payload, timeout_s, future)
-        return future
-
-    def call_then(
-        self,
-        method: str,
-        args: object,
-        payload: Buffers = NO_PAYLOAD,
-        *,
-        timeout_s: float,
-        then: Callable[[Reply | RaylogError], None],
-    ) -> None:
-        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes after it.
-
-        Its arguments are still encoded: the method's page reads them into its type at once. Frames that `then` sends
-        leave at once with the rest. It must not block; errors are delivered in a later iteration of the loop.
-        """
-        self._send_request(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
-
-    def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
-        """Send a request without an answer; lost silently when the connection closes. Raises FrameTooLarge."""
-        if not self.is_closed:
-            self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
-
-    def _send_request(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
-        """Queue a request and register `waiting` for its answer; or deliver an error, when it cannot be sent."""
-        pending = self._pending
-        if self.is_closed:
-            fail(waiting, ConnectionFailed(f"The connection for {method} is closed: {self.close_reason}"))
-            return
-        if len(pending.calls) >= self._limits.max_pending_calls:
-            reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
-            fail(waiting, TooManyPendingCalls(reason))
-            return
-        parts: Sequence[Buffer]
-        if type(payload) is bytes:
-            parts, payload_bytes = (payload,), len(payload)
-        else:
-            parts, payload_bytes = payload_parts(payload)
-        pending.last_id = correlation_id = pending.last_id + 1
-        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
-        if len(header) + payload_bytes > self._limits.max_frame_bytes:
-            try:
-                check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-            except FrameTooLarge as error:
-                fail(waiting, error)
-                return
-        pending.add(correlation_id, method, timeout_s, waiting)
-        self._queue.put(header, parts, payload_bytes)
-
-    def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
-        parts, payload_bytes = payload_parts(payload) if payload is not NO_PAYLOAD else ((), 0)
-        header = encode_header(kind, correlation_id, third, args, payload_bytes)
-        if len(header) + payload_bytes > self._limits.max_frame_bytes:
-            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
-        self._queue.put(header, parts, payload_bytes)

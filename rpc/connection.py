@@ -7,10 +7,11 @@ that made the connection and must be called from there. May touch: its socket, t
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from raylog.base.access import Role
@@ -23,29 +24,33 @@ from raylog.base.errors import (
     ThrottlingQuotaExceeded,
     UnknownServerError,
 )
-from raylog.rpc.auth.handshake import ClientHandshake, Peer, ServerHandshake
-from raylog.rpc.auth.permissions import Permissions, token_expired
-from raylog.rpc.calls import Caller, PendingCalls
-from raylog.rpc.ends import ends_of
+from raylog.rpc.auth.addresses import canonical
+from raylog.rpc.auth.handshake import ClientHandshake, Endpoints, Greeting, Peer, ServerHandshake
+from raylog.rpc.auth.tls import LoadedContext
+from raylog.rpc.calls import CallbackWaiter, PendingCalls, Waiting, fail
+from raylog.rpc.errors import FrameTooLarge, TooManyPendingCalls
 from raylog.rpc.framing import (
     ERROR,
     NO_PAYLOAD,
     NOTIFICATION,
     REPLY,
     REQUEST,
+    Buffer,
     Buffers,
     Frame,
     FrameDecoder,
     check_frame_bytes,
     decode_error,
     encode_header,
+    payload_parts,
 )
-from raylog.rpc.greeting import Greeting
-from raylog.rpc.host.occasional import OccasionalDefects, OccasionalWarning
-from raylog.rpc.host.socket_options import configure_socket
+from raylog.rpc.host import configure_socket
 from raylog.rpc.intake import REQUEST_BYTES, SHARE_MIN_BYTES, UNSENT_SLACK_BYTES, Intake, Stake
 from raylog.rpc.limits import Limits
+from raylog.rpc.occasional import OccasionalDefects, OccasionalWarning
 from raylog.rpc.patience import Vitals
+from raylog.rpc.permissions import Permissions, token_expired
+from raylog.rpc.reply import Reply
 from raylog.rpc.request import Handler, Refusals, Request, describe, refuse_requests
 from raylog.rpc.sending import SendQueue, WriteCoalescer
 
@@ -58,7 +63,7 @@ _malformed = OccasionalWarning(logger)
 _defects = OccasionalDefects(logger)
 
 
-class Connection(Caller, asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol):
     """Symmetric after the handshake: both ends may call, notify and answer.
 
     `peer` is the other end's host and port; `stays_here` means that both ends have one address, so that the peer is
@@ -77,7 +82,13 @@ class Connection(Caller, asyncio.BufferedProtocol):
         on_ready: Callable[[Connection], None] | None = None,
         permissions: Permissions | None = None,
     ) -> None:
-        super().__init__(loop, limits, SendQueue(loop, limits, self._send_queue_low, self._send_failed))
+        self._loop = loop
+        self._limits = limits
+        self._queue = SendQueue(loop, limits, self._send_queue_low, self._send_failed)
+        self._pending = PendingCalls(loop)
+        self.peer = "unknown"
+        self.is_closed = False
+        self.close_reason = ""
         self._greeting: Greeting | None = Greeting(handshake, limits.max_preauth_bytes)
         self._accepted = self._greeting.is_accepting
         self._handler = handler or refuse_requests
@@ -120,6 +131,47 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def is_silent(self) -> bool:
         """Whether no byte of the peer has come yet."""
         return self._greeting is not None and not self._greeting.has_received
+
+    async def call(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float) -> Reply:
+        """Call the peer's handler and wait for its answer.
+
+        Raises the handler's own error with `is_remote` set; RequestTimedOut, ConnectionFailed, TooManyPendingCalls
+        and FrameTooLarge without.
+        """
+        return await self.call_nowait(method, args, payload, timeout_s=timeout_s)
+
+    def call_nowait(
+        self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD, *, timeout_s: float
+    ) -> asyncio.Future[Reply]:
+        """Queue the request before returning (order is kept; it leaves at the end of this loop tick).
+
+        All errors of `call` come through the future; only arguments that cannot be encoded raise TypeError here.
+        Large payload parts are sent without a copy: do not change them before the answer has come.
+        """
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        self._send_request(method, args, payload, timeout_s, future)
+        return future
+
+    def call_then(
+        self,
+        method: str,
+        args: object,
+        payload: Buffers = NO_PAYLOAD,
+        *,
+        timeout_s: float,
+        then: Callable[[Reply | RaylogError], None],
+    ) -> None:
+        """As `call_nowait`, but `then` gets the answer itself, before this connection handles the bytes after it.
+
+        Its arguments are still encoded: the method's page reads them into its type at once. Frames that `then` sends
+        leave at once with the rest. It must not block; errors are delivered in a later iteration of the loop.
+        """
+        self._send_request(method, args, payload, timeout_s, CallbackWaiter(self._loop, then))
+
+    def notify(self, method: str, args: object = None, payload: Buffers = NO_PAYLOAD) -> None:
+        """Send a request without an answer; lost silently when the connection closes. Raises FrameTooLarge."""
+        if not self.is_closed:
+            self._send(NOTIFICATION, 0, method, () if args is None else args, payload)
 
     async def drain(self) -> None:
         """Wait while the unsent bytes are over the high mark; returns at once when the connection is closed.
@@ -198,6 +250,39 @@ class Connection(Caller, asyncio.BufferedProtocol):
     def __repr__(self) -> str:
         return f"<Connection with {self.peer}{', closed' if self.is_closed else ''}>"
 
+    def _send_request(self, method: str, args: object, payload: Buffers, timeout_s: float, waiting: Waiting) -> None:
+        """Queue a request and register `waiting` for its answer; or deliver an error, when it cannot be sent."""
+        pending = self._pending
+        if self.is_closed:
+            fail(waiting, ConnectionFailed(f"The connection for {method} is closed: {self.close_reason}"))
+            return
+        if len(pending.calls) >= self._limits.max_pending_calls:
+            reason = f"{len(pending)} calls to {self.peer} wait for answers; wait for some of them."
+            fail(waiting, TooManyPendingCalls(reason))
+            return
+        parts: Sequence[Buffer]
+        if type(payload) is bytes:
+            parts, payload_bytes = (payload,), len(payload)
+        else:
+            parts, payload_bytes = payload_parts(payload)
+        pending.last_id = correlation_id = pending.last_id + 1
+        header = encode_header(REQUEST, correlation_id, method, () if args is None else args, payload_bytes)
+        if len(header) + payload_bytes > self._limits.max_frame_bytes:
+            try:
+                check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+            except FrameTooLarge as error:
+                fail(waiting, error)
+                return
+        pending.add(correlation_id, method, timeout_s, waiting)
+        self._queue.put(header, parts, payload_bytes)
+
+    def _send(self, kind: int, correlation_id: int, third: object, args: object, payload: Buffers) -> None:
+        parts, payload_bytes = payload_parts(payload) if payload is not NO_PAYLOAD else ((), 0)
+        header = encode_header(kind, correlation_id, third, args, payload_bytes)
+        if len(header) + payload_bytes > self._limits.max_frame_bytes:
+            check_frame_bytes(header, payload_bytes, self._limits.max_frame_bytes)
+        self._queue.put(header, parts, payload_bytes)
+
     # Called by the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -217,7 +302,7 @@ class Connection(Caller, asyncio.BufferedProtocol):
         self._auth_timer.cancel()
         self._auth_timer = self._loop.call_later(self._limits.auth_timeout_s, self._authentication_late)
         if self._greeting is not None:
-            self._queue.put(self._greeting.open(ends_of(transport, accepted=self._accepted)), (), 0)
+            self._queue.put(self._greeting.open(_endpoints_of(transport, accepted=self._accepted)), (), 0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """The buffer for the socket's next bytes: the handshake's message, later the decoder's memory."""
@@ -560,3 +645,20 @@ class Connection(Caller, asyncio.BufferedProtocol):
         callbacks, self._close_callbacks = self._close_callbacks, []
         for callback in callbacks:
             self._loop.call_soon(callback, self)
+
+
+def _endpoints_of(transport: asyncio.BaseTransport, *, accepted: bool) -> Endpoints:
+    """The server's address and certificate, as the accepting or the connecting end sees them, for the handshake."""
+    name = transport.get_extra_info("sockname" if accepted else "peername")
+    return Endpoints(address=canonical(name), certificate=_certificate(transport, accepted))
+
+
+def _certificate(transport: asyncio.BaseTransport, accepted: bool) -> bytes:
+    session = transport.get_extra_info("ssl_object")
+    if session is None:
+        return b""
+    if accepted:
+        context = session.context
+        return context.certificate_digest if isinstance(context, LoadedContext) else b""
+    shown = session.getpeercert(binary_form=True)
+    return hashlib.sha256(shown).digest() if shown else b""

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 from raylog.base.errors import InvalidRequest, RaylogError, UnknownServerError
 from raylog.rpc.auth.tokens import Grant
 from raylog.rpc.framing import NO_PAYLOAD, Buffers
-from raylog.rpc.host.occasional import OccasionalDefects
+from raylog.rpc.occasional import OccasionalDefects
 from raylog.rpc.reply import Reply
 
 logger = logging.getLogger(__name__)

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from raylog.rpc.auth.addresses import Advertised
 from raylog.rpc.auth.credentials import Secret, to_listen
 from raylog.rpc.auth.handshake import NONCE_BYTES, ServerHandshake
-from raylog.rpc.auth.permissions import Permissions
 from raylog.rpc.connection import Connection
-from raylog.rpc.host.descriptors import connections_within, raise_descriptor_limit
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.host import connections_within, raise_descriptor_limit
 from raylog.rpc.limits import Limits
+from raylog.rpc.occasional import OccasionalWarning
 from raylog.rpc.patience import Patience
+from raylog.rpc.permissions import Permissions
 from raylog.rpc.request import Handler, Refusals
 
 logger = logging.getLogger(__name__)

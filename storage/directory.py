@@ -17,8 +17,8 @@ from typing import Self
 
 from raylog.base.errors import DataDirectoryError, InvalidTopic
 from raylog.storage.errors import WrongDirectory
+from raylog.storage.files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 from raylog.storage.folder_lock import FolderLock, parse_properties
-from raylog.storage.log.files import is_folder, list_files, private_folder, read_text, sync_folder, write_atomically
 
 META = "meta.properties"
 LOCK = ".lock"

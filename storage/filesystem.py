@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from raylog.storage.batch.compression import Buffer
-
 Place = str | Path
 
 
@@ -37,7 +35,7 @@ class Status(Protocol):
 open: Callable[[Place, int, int], int] = os.open  # noqa: A001  # under the name it has in `os`
 close: Callable[[int], None] = os.close
 pread: Callable[[int, int, int], bytes] = os.pread
-pwrite: Callable[[int, Buffer, int], int] = os.pwrite
+pwrite: Callable[[int, bytes | bytearray | memoryview, int], int] = os.pwrite
 ftruncate: Callable[[int, int], None] = os.ftruncate
 fdatasync: Callable[[int], None] = os.fdatasync
 fsync: Callable[[int], None] = os.fsync

@@ -18,7 +18,7 @@ from typing import Final
 
 from raylog.storage import filesystem
 from raylog.storage.errors import DirectoryInUse, from_os_error
-from raylog.storage.log.files import make_folder, read_text, remove
+from raylog.storage.files import make_folder, read_text, remove
 
 LOCK_WAIT_S: Final = 10.0
 LOCK_RETRY_S: Final = 0.02

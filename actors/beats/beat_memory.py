@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from raylog.storage.directory import META
+from raylog.storage.files import read_text
 from raylog.storage.folder_lock import parse_properties
-from raylog.storage.log.files import read_text
 
 logger = logging.getLogger(__name__)
 

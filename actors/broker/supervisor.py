@@ -15,18 +15,17 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from raylog.actors.actor_specs import BrokerSpec, ReplicaSpec
-from raylog.actors.broker.newest import NewestImage
-from raylog.actors.broker.set_aside import clear_half_deleted, clear_replaced, remove_partition_folder, topic_id_of
 from raylog.actors.broker.wanted import WantedReplicas, holds, replica_named
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.naming import partition_of_replica, replica_name
+from raylog.actors.replica.set_aside import clear_half_deleted, clear_replaced, remove_partition_folder, topic_id_of
 from raylog.actors.settings import REPLICA_KEYS
 from raylog.base.ids import BrokerId, Incarnation, TopicPartition
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.touched import Touched
 from raylog.storage.directory import parse_partition_folder, partition_folder
+from raylog.storage.files import is_folder, list_files
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.files import is_folder, list_files
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,29 @@ MISSING_AFTER_MS: Final = 5_000
 Instructions = tuple[Mapping[str, str], int, int, Mapping[str, str]]
 """Settings that may change while a replica runs: topic configuration, replication factor, bytes per second of catching
 up, and the cluster's settings that apply to it."""
+
+
+class NewestImage:
+    """Queries the controller once for all callers that came before that query began."""
+
+    def __init__(self, query: Callable[[], Awaitable[MetadataImage]]) -> None:
+        """``query`` returns metadata as new as the controller's at its call, or newer."""
+        self._query = query
+        self._lock = asyncio.Lock()
+        self._begun = 0
+        self._answered = 0
+        """Number of the last query that was answered."""
+        self._image: MetadataImage | None = None
+
+    async def get(self) -> MetadataImage:
+        """Return metadata that is as new as the controller's at this call, or newer; raises what the query raises."""
+        wanted = self._begun + 1
+        async with self._lock:
+            if self._answered < wanted or self._image is None:
+                self._begun = number = self._begun + 1
+                self._image = await self._query()
+                self._answered = number
+            return self._image
 
 
 class ReplicaFactory(Protocol):

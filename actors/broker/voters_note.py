@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.base.errors import RaylogError
-from raylog.storage.log.files import read_text, write_atomically
+from raylog.storage.files import read_text, write_atomically
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from raylog.actors.metadata.codec import decoded, encoded
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.storage.errors import LogDamaged, from_os_error
-from raylog.storage.log.files import read_bytes, write_atomically
+from raylog.storage.files import read_bytes, write_atomically
 
 SNAPSHOT: Final = "snapshot"
 """The file's name in a voter's folder."""

@@ -50,7 +50,7 @@ from raylog.protocol.voter import (
 )
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.directory import parse_partition_folder
-from raylog.storage.log.files import list_files
+from raylog.storage.files import list_files
 
 logger = logging.getLogger(__name__)
 

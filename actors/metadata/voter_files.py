@@ -18,7 +18,7 @@ from raylog.core.quorum import Found, LogHistory, put_together
 from raylog.storage import filesystem
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged
-from raylog.storage.log.files import exists, make_folder, read_text, remove, sync_folder, write_atomically
+from raylog.storage.files import exists, make_folder, read_text, remove, sync_folder, write_atomically
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from raylog.actors.controller_link import Place
 from raylog.actors.naming import RESOURCE, coordinator_name
 from raylog.actors.processes.made_actors import ActorTrouble, MadeActors, Recipe
 from raylog.actors.processes.ray_support import A_SHARE, LOOPBACK
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
 _not_started: Final = OccasionalWarning(logger)  # every request for it tries again until Ray gives up its lost node

@@ -1,4 +1,7 @@
-"""Makes the server of each kind of coordinator. It is imported when needed, because a process runs one kind."""
+"""Makes the server of each kind of coordinator. It is imported when needed, because a process runs one kind.
+
+A module of its own, because it needs no Ray: what runs coordinators without Ray's actors uses it as well.
+"""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ SHARED: Final = (
     "raylog.actors.replica.server",
     "raylog.actors.roles.time_of_day",
     "raylog.actors.titles",
-    "raylog.rpc.host.malloc",
+    "raylog.rpc.host",
     "uvloop",
 )
 """Modules that are imported before the fork. The modules of the actors' classes are not among them, because their

@@ -25,7 +25,7 @@ from raylog.actors.replica.dozing import doze_until_called
 from raylog.actors.replica.server import ReplicaServer
 from raylog.actors.titles import replica_titles, wear
 from raylog.base.errors import InvalidRequest
-from raylog.rpc.host.malloc import keep_freed_memory
+from raylog.rpc.host import keep_freed_memory
 
 keep_unused_out()
 KEPT_BYTES = 4 << 20

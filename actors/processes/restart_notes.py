@@ -1,7 +1,7 @@
 """Notes for a process's next incarnation that it ended because of a failure. See `core/restart_pause.py`.
 
 The note is in memory (`/dev/shm`) if possible, because the data's disk may be what failed. If a note cannot be written
-or read, the restart does not pause; nothing else depends on it.
+or read, the restart does not pause; nothing else depends on it. A module of its own, because it needs no Ray.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +19,7 @@ from raylog.actors.settings import CleanerPace
 from raylog.base.errors import RaylogError
 from raylog.core.metrics.cleaning import CleanerFigures
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningAborted, CleaningOrder, clean, discard_quietly
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.errors import LogDamaged, TooManyToClean
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.partition_log import PartitionLog
@@ -90,6 +91,11 @@ class Cleaner:
     _is_failing: bool = False
     _looked_to: int = -1
     """The high watermark at the last check; -1: check again."""
+    _cleaning: LogCleaning = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Order the cleanings of this log."""
+        self._cleaning = LogCleaning(self.log)
 
     def tick(self, now_ms: int, wall_ms: int, high_watermark: int) -> None:
         """Begin a cleaning if one is due. `now_ms` is monotonic; retention of records is decided by `wall_ms`."""
@@ -100,7 +106,7 @@ class Cleaner:
             return
         self._due_ms, self._looked_to = now_ms + self.pace.backoff_ms, high_watermark
         try:
-            order = self.log.order_cleaning(high_watermark, wall_ms, rules)
+            order = self._cleaning.order_cleaning(high_watermark, wall_ms, rules)
         except RaylogError as error:
             self._failed(error)
             return
@@ -128,7 +134,7 @@ class Cleaner:
         if self._task is not None or rules is None:
             return self._task is not None
         closed_to = log.segments[-1].base_offset
-        has_deadline = rules.max_compaction_lag_ms < NO_LAG_MS and log.has_dirty_records
+        has_deadline = rules.max_compaction_lag_ms < NO_LAG_MS and self._cleaning.has_dirty_records
         return has_deadline or (log.cleaned_to < closed_to and self._looked_to < closed_to)
 
     def figures(self) -> CleanerFigures | None:
@@ -136,7 +142,7 @@ class Cleaner:
         if self.log.config.compaction is None:
             return None
         return CleanerFigures(
-            dirty_ratio=self.log.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
+            dirty_ratio=self._cleaning.dirty_ratio, last_run_ms=self._last_run_ms, is_failing=self._is_failing
         )
 
     def when_cleaned(self, callback: Callable[[], None]) -> None:
@@ -189,7 +195,7 @@ class Cleaner:
 
     def _take(self, cleaned: Cleaned, began_s: float) -> None:
         try:
-            is_taken = self.log.take_cleaned(cleaned, cleaned.order.now_ms)
+            is_taken = self._cleaning.take_cleaned(cleaned, cleaned.order.now_ms)
         except RaylogError as error:
             self.on_closed(
                 f"{self.name}: a cleaned segment could not be put in place ({error}); restarting to recover."

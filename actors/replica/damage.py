@@ -15,7 +15,7 @@ from raylog.base.errors import RaylogError
 from raylog.base.ids import Offset, TopicPartition
 from raylog.core.replication.damage import DamageFound, RebuildLog
 from raylog.storage.errors import LogDamaged
-from raylog.storage.log.files import read_text, write_atomically
+from raylog.storage.files import read_text, write_atomically
 
 logger = logging.getLogger(__name__)
 

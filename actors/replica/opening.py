@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Final
 
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.actors.broker.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.clock import wall_ms
 from raylog.actors.replica.damage import rebuild_noted
+from raylog.actors.replica.set_aside import DAMAGED, REPLACED, identity_of, set_aside
 from raylog.actors.settings import FlushPolicy
 from raylog.storage.directory import partition_folder
 from raylog.storage.errors import LogDamaged, WrongTopicId
+from raylog.storage.files import read_text, write_atomically
 from raylog.storage.folder_lock import FolderLock
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.files import read_text, write_atomically
 from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 

@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +22,10 @@ from raylog.actors.settings import ScrubPace
 from raylog.base.errors import RaylogError
 from raylog.core.metrics.scrubbing import ScrubFigures
 from raylog.storage.errors import LogDamaged
+from raylog.storage.files import read_text, write_atomically
 from raylog.storage.folder_lock import FolderLock
-from raylog.storage.log.files import read_text, write_atomically
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.scrub.log_scrub import LogScrub
 from raylog.storage.scrub.plan import Passes, Place, behind, slice_bytes, take_turn
 from raylog.storage.scrub.slices import NO_TIMESTAMP, Scrubbed, ScrubOrder, read_passes, scrub, write_passes
 
@@ -68,6 +69,11 @@ class Scrubber:
     _task: asyncio.Task[None] | None = None
     _is_over: bool = False
     _is_failing: bool = False
+    _scrub: LogScrub = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Know nothing of earlier passes yet."""
+        self._scrub = LogScrub(self.log)
 
     def tick(self, now_ms: int, wall_ms: int) -> None:
         """Take a turn, or read the slice whose turn has come, if that is due.
@@ -131,20 +137,20 @@ class Scrubber:
             self._passes = await loop.run_in_executor(None, read_passes, self.log.folder)
         if not self._passes.is_due(wall_ms, self.pace.interval_ms):
             return False
-        log = self.log.stretches()
+        log = self._scrub.stretches()
         place = self._passes.next_place(log)
         if place is None:
             self._passes, self._has_turn = self._passes.ended(wall_ms), False
             self.counters.scrub_passes += 1
             damaged = await loop.run_in_executor(None, self._end_pass, self._passes)
             if damaged and not self._is_over:
-                self._remade(self.log.write_again(damaged), f"{', '.join(damaged)}: the content was wrong")
+                self._remade(self._scrub.write_again(damaged), f"{', '.join(damaged)}: the content was wrong")
             return False
         order, size = None, slice_bytes(place, log)
         if self._has_turn:
             if place.position == 0:
                 self._newest = NO_TIMESTAMP
-            order = self.log.order_scrub(place, size, self._newest)
+            order = self._scrub.order_scrub(place, size, self._newest)
             if order is None:
                 return False
         self._has_turn = False
@@ -172,7 +178,7 @@ class Scrubber:
     def _end_pass(self, passes: Passes) -> list[str]:
         """Note the end of a pass, and return the names of damaged small files. Runs in a thread."""
         write_passes(self.log.folder, passes)
-        return self.log.damaged_files()
+        return self._scrub.damaged_files()
 
     def _turn(self, size: int) -> int:
         """Take a turn for the next slice, of about ``size`` bytes; returns the milliseconds until it begins."""
@@ -196,18 +202,18 @@ class Scrubber:
         assert self._passes is not None
         self.counters.scrub_bytes += scrubbed.bytes_read
         after = scrubbed.place
-        found = None if scrubbed.damage is None else self.log.confirm_damage(scrubbed.damage)
+        found = None if scrubbed.damage is None else self._scrub.confirm_damage(scrubbed.damage)
         try:
             if scrubbed.wrong_index and scrubbed.damage is None:
-                done = self.log.remake_indexes(place, scrubbed.wrong_index)
+                done = self._scrub.remake_indexes(place, scrubbed.wrong_index)
                 self._remade(done, f"the indexes of the segment at {place.base}: {scrubbed.wrong_index}")
             if scrubbed.wrong_aborted:
-                done = self.log.remake_aborted(place)
+                done = self._scrub.remake_aborted(place)
                 self._remade(done, f"the aborted transactions of the segment at {place.base} could not be read")
         except LogDamaged as damage:
             found = found or damage
         if scrubbed.damage is not None:  # skip the damage for this pass, even if it was cut or cleaned away meanwhile
-            after = behind(place, self.log.stretches())
+            after = behind(place, self._scrub.stretches())
         self._passes, self._newest = self._passes.read_to(after), scrubbed.newest
         if found is not None:
             self.counters.scrub_damages += 1

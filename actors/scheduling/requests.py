@@ -53,7 +53,7 @@ from raylog.protocol.scheduling import (
     ScheduleRequest,
 )
 from raylog.rpc import Grant, Request
-from raylog.rpc.auth.permissions import not_covered
+from raylog.rpc.permissions import not_covered
 from raylog.storage.log.validation import inspect
 
 KINDS: Final[frozenset[type[Message]]] = frozenset(

@@ -16,8 +16,8 @@ from raylog.actors.roles.host import OwnLog
 from raylog.actors.scheduling.rows import decode_key
 from raylog.core.scheduling.rows import RunWritten
 from raylog.core.scheduling.runs import PAGE_BYTES, Run, RunFacts, pages_fit
+from raylog.storage.batch.grids import key_and_value
 from raylog.storage.batch.header import iter_headers, parse_header
-from raylog.storage.batch.only_record import key_and_value
 from raylog.storage.batch.records import open_batch
 from raylog.storage.errors import CorruptBatch
 

@@ -19,7 +19,7 @@ from raylog.core.transactions.events import EndTxn
 from raylog.core.transactions.waiting import Participant
 from raylog.protocol.groups import END_TXN_OFFSETS, EndTxnOffsetsRequest
 from raylog.protocol.replica import WRITE_TXN_MARKERS, WriteTxnMarkersRequest
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
 

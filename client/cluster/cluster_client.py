@@ -46,7 +46,7 @@ from raylog.protocol.message import NAMES_MAX
 from raylog.protocol.method import Method, ReplyT, RequestT
 from raylog.protocol.replica import LIST_OFFSETS, READ_UNCOMMITTED, ListOffsetsReply, ListOffsetsRequest
 from raylog.rpc import Connection, Grant, Token
-from raylog.rpc.host.malloc import keep_freed_memory
+from raylog.rpc.host import keep_freed_memory
 
 BROKER_ATTEMPT_TIMEOUT_S = 5.0
 """Connect timeout for a broker before the next one is tried, while the caller's deadline lasts."""

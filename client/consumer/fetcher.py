@@ -33,7 +33,7 @@ from raylog.client.consumer.stream import FetchStream
 from raylog.client.consumer.truncation import CreatedAgain, has_what_was_read, must_compare
 from raylog.client.reading.local_files import NearReadFailed
 from raylog.client.tasks import LastingTask
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.occasional import OccasionalWarning
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from raylog.cli.output import json_bytes, json_line, moment, text_of
 from raylog.cli.output import size as size_of
 
 if TYPE_CHECKING:
-    from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, Row
+    from raylog.storage.segments.dump import BatchRow, ProblemRow, RecordRow, Row
 
 SEGMENT = ".log"
 SEGMENTS = f"{'[0-9]' * 20}{SEGMENT}"
@@ -67,7 +67,7 @@ def segments_of(place: Path) -> list[Path]:
 
 def _dump_file(path: Path, records: bool, offset: int | None, as_json: bool) -> int:
     """Print one segment; returns the number of damaged places."""
-    from raylog.storage.dump import BatchRow, ProblemRow, check_indexes, dump_segment
+    from raylog.storage.segments.dump import BatchRow, ProblemRow, check_indexes, dump_segment
 
     if not as_json:
         click.echo(f"{path} ({size_of(path.stat().st_size)})")
@@ -89,7 +89,7 @@ def _dump_file(path: Path, records: bool, offset: int | None, as_json: bool) -> 
 
 def _all_from(rows: Iterator[Row], offset: int | None) -> Iterator[Row]:
     """The rows from the batch that holds the offset on; problems are never left out."""
-    from raylog.storage.dump import BatchRow, ProblemRow
+    from raylog.storage.segments.dump import BatchRow, ProblemRow
 
     wanted = offset is None
     for row in rows:
@@ -137,7 +137,7 @@ def problem_line(row: ProblemRow) -> str:
 
 def line_of(row: Row) -> str:
     """A row in one line."""
-    from raylog.storage.dump import BatchRow, ProblemRow
+    from raylog.storage.segments.dump import BatchRow, ProblemRow
 
     if isinstance(row, BatchRow):
         return batch_line(row)
@@ -146,7 +146,7 @@ def line_of(row: Row) -> str:
 
 def json_row(row: Row) -> str:
     """A row as a JSON line; its member `row` is the kind of row."""
-    from raylog.storage.dump import RecordRow
+    from raylog.storage.segments.dump import RecordRow
 
     fields: dict[str, object] = {"row": type(row).__name__.removesuffix("Row").lower(), **dataclasses.asdict(row)}
     if isinstance(row, RecordRow):

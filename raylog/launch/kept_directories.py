@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.base.errors import DataDirectoryError, RaylogError, StartFailed
-from raylog.storage.log.files import private_folder, sync_folder
+from raylog.storage.files import private_folder, sync_folder
 
 logger = logging.getLogger(__name__)
 

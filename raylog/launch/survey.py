@@ -40,7 +40,7 @@ def look(folder: str) -> tuple[str, bool, tuple[int, ...]]:
     """Return a broker directory's cluster id, whether it has metadata, and the noted voters. Runs on the node."""
     from raylog.actors.broker.voters_note import noted_voters
     from raylog.storage.directory import META
-    from raylog.storage.log.files import read_text
+    from raylog.storage.files import read_text
 
     path = Path(folder)
     if os.environ.get("RAYLOG_DATA_DIR"):
@@ -136,8 +136,8 @@ def restore_cluster_id(root: Path) -> None:
     With a new id every broker would refuse to start. Raises :class:`DataDirectoryError` when the brokers disagree.
     """
     from raylog.storage.directory import META
+    from raylog.storage.files import read_text
     from raylog.storage.folder_lock import parse_properties
-    from raylog.storage.log.files import read_text
 
     found: dict[str, list[str]] = {}
     for folder in (*embedded_folders(root), root / NODE_FOLDER):

@@ -31,7 +31,11 @@ from raylog.base.access import Role
 from raylog.base.errors import AuthenticationFailed
 from raylog.rpc.auth.credentials import MAX_VALUES, Credentials
 from raylog.rpc.auth.tokens import Form, Grant, TokenError, key_of, read_claims
-from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
+
+FEATURE_LEVEL = 1
+"""Raised by one when this software gains an ability that peers have to know of before it is used."""
+SOFTWARE = "raylog 0.2.0"
+"""Name and version of this software; a test compares it with the package's."""
 
 LOWEST_VERSION, HIGHEST_VERSION = 2, 2
 """Versions of the handshake that this software speaks. Version 1 bound neither address nor certificate."""
@@ -402,3 +406,49 @@ def _sentence(reason: int, address: str, kind: int) -> str:
                 "The server refused our secret: use the secret of the cluster it belongs to, and the new one if it was "
                 "changed there."
             )
+
+
+class Greeting:
+    """The bytes of one handshake: collects the peer's messages, and never reads a byte after them.
+
+    Owned by a `Connection` until the peer has authenticated.
+    """
+
+    def __init__(self, handshake: ClientHandshake | ServerHandshake, most_bytes: int) -> None:
+        """`most_bytes` is the longest message accepted from an unauthenticated peer."""
+        self._handshake = handshake
+        self._buffer = memoryview(bytearray(most_bytes))
+        self._collected_bytes = 0
+        self.is_accepting = isinstance(handshake, ServerHandshake)
+        """Whether the peer connected to this end."""
+        self.has_received = False
+        """Whether any byte of the peer has come."""
+
+    @property
+    def peer(self) -> Peer | None:
+        """The peer, once it has authenticated."""
+        return self._handshake.peer
+
+    @property
+    def farewell(self) -> bytes:
+        """The bytes to send to a refused peer."""
+        return self._handshake.farewell
+
+    def open(self, ends: Endpoints) -> bytes:
+        """Return the first message to send, over a connection with these ends."""
+        self._handshake.bind(ends)
+        return self._handshake.opening
+
+    def get_buffer(self) -> memoryview:
+        """The buffer for the socket's next bytes: at most the rest of the awaited message."""
+        return self._buffer[self._collected_bytes : self._handshake.wanted_bytes or None]
+
+    def take(self, count: int) -> bytes:
+        """Process `count` bytes written to the buffer; return the bytes to send. Raises AuthenticationFailed."""
+        self._collected_bytes += count
+        self.has_received = True
+        if self._collected_bytes < self._handshake.wanted_bytes:
+            return b""
+        message = bytes(self._buffer[: self._collected_bytes])
+        self._collected_bytes = 0
+        return self._handshake.receive(message)

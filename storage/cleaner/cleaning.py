@@ -23,9 +23,9 @@ from raylog.storage.cleaner.rules import groups
 from raylog.storage.cleaner.survivors import RANGE_RECORDS, RECORDS_MAX, KeyTable, Survivors
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, NoRoomToClean, TooManyToClean, from_os_error
-from raylog.storage.log.files import TEMPORARY, read_at
-from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
-from raylog.storage.transactions.aborted import AbortedTxn
+from raylog.storage.files import TEMPORARY, read_at
+from raylog.storage.segments.aborted import AbortedTxn
+from raylog.storage.segments.segment import RELATIVE_OFFSET_MAX, Segment
 
 _READ_BYTES: Final = 1 << 20
 SPILL: Final = "cleaner-keys" + TEMPORARY

@@ -16,8 +16,8 @@ from raylog.storage.batch.header import BatchHeader
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, decode_marker, is_marker
 from raylog.storage.batch.records import open_batch
 from raylog.storage.cleaner.rewriting import Tombstones
-from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.files import sync_folder
+from raylog.storage.files import sync_folder
+from raylog.storage.segments.segment import snapshot_offsets
 
 
 def states_coordinator(data: Buffer, position: int, header: BatchHeader) -> bool:
@@ -74,6 +74,6 @@ class Markers:
         active.
         """
         if self._oldest_snapshot is None:
-            self._oldest_snapshot = min(Checkpoints(self._folder).snapshot_offsets(), default=2**63 - 1)
+            self._oldest_snapshot = min(snapshot_offsets(self._folder), default=2**63 - 1)
             sync_folder(self._folder)  # older ones, and segments that were removed, do not come back after a crash
         return self._oldest_snapshot <= segment_end

@@ -13,10 +13,9 @@ from raylog.storage.batch.cleaned import FILLER_TIMESTAMP, emptied, filler, hori
 from raylog.storage.batch.header import HEADER_BYTES, MAGIC_COLUMNS, BatchHeader, parse_header
 from raylog.storage.batch.records import OpenBatch, open_batch
 from raylog.storage.errors import CorruptBatch, from_os_error
-from raylog.storage.log.segment import LOG, RELATIVE_OFFSET_MAX, Segment
+from raylog.storage.segments.replacing import CLEANED
+from raylog.storage.segments.segment import LOG, RELATIVE_OFFSET_MAX, Segment
 
-CLEANED: Final = ".cleaned"
-"""Suffix of a segment's file while it is written; recovery removes such files."""
 _WRITE_BYTES: Final = 1 << 20
 _NULL: Final = b"\xc0"
 

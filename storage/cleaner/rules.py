@@ -7,8 +7,9 @@ cleaning ended is *clean*, the rest is *dirty*. Used by the shell of a replica.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from raylog.storage.log.config import CompactionRules
 
 
 class Stretch(NamedTuple):
@@ -18,16 +19,6 @@ class Stretch(NamedTuple):
     next_offset: int
     size: int
     max_timestamp: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionRules:
-    """A topic's settings. Times are milliseconds."""
-
-    min_cleanable_dirty_ratio: float = 0.5
-    min_compaction_lag_ms: int = 0
-    max_compaction_lag_ms: int = 2**63 - 1
-    delete_retention_ms: int = 86_400_000
 
 
 class Cleanable(NamedTuple):

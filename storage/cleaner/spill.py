@@ -17,7 +17,7 @@ from typing import Final
 from raylog.storage import filesystem
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import from_os_error
-from raylog.storage.log.files import read_at, remove, write_at
+from raylog.storage.files import read_at, remove, write_at
 
 _BEFORE: Final = struct.Struct("<QI")
 """Position and bytes of the piece before; no bytes = there is none."""

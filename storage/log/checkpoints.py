@@ -20,9 +20,9 @@ import google_crc32c
 from raylog.base.epochs import EpochHistory
 from raylog.base.errors import RaylogError
 from raylog.storage.errors import CorruptBatch, LogDamaged, WrongTopicId, from_os_error
-from raylog.storage.log.files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
+from raylog.storage.files import exists, list_files, read_bytes, read_text, remove, sync_folder, write_atomically
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.segment import LOG, SNAPSHOT, offset_name
+from raylog.storage.segments.segment import LOG, SNAPSHOT, offset_name, snapshot_offsets
 
 METADATA = "partition.metadata"
 EPOCHS = "leader-epoch-checkpoint"
@@ -114,7 +114,7 @@ class Checkpoints:
 
     def _damaged_snapshots(self) -> list[str]:
         names = []
-        for offset in self.snapshot_offsets():
+        for offset in snapshot_offsets(self.folder):
             name = offset_name(offset, SNAPSHOT)
             try:
                 ProducerState.from_bytes(read_bytes(self.folder / name))
@@ -236,14 +236,10 @@ class Checkpoints:
 
     # --- producer snapshots ----------------------------------------------------------------------------------------
 
-    def snapshot_offsets(self) -> list[int]:
-        """The offsets for which there is a snapshot, rising."""
-        return sorted(int(path.stem) for path in list_files(self.folder, SNAPSHOT) if path.stem.isdigit())
-
     def write_snapshot(self, offset: int, producers: ProducerState, *, durable: bool) -> None:
         """Keep the producer state as of `offset`, and prune snapshots beyond the newest few."""
         write_atomically(self.folder / offset_name(offset, SNAPSHOT), producers.to_bytes(), durable=durable)
-        for old in self.snapshot_offsets()[:-SNAPSHOTS_KEPT]:
+        for old in snapshot_offsets(self.folder)[:-SNAPSHOTS_KEPT]:
             remove(self.folder / offset_name(old, SNAPSHOT))
 
     def read_snapshot(self, start: int, upto: int) -> tuple[int, ProducerState]:
@@ -251,7 +247,7 @@ class Checkpoints:
 
         Without one, (start, an empty state).
         """
-        for offset in reversed(self.snapshot_offsets()):
+        for offset in reversed(snapshot_offsets(self.folder)):
             if start <= offset <= upto:
                 try:
                     data = read_bytes(self.folder / offset_name(offset, SNAPSHOT))
@@ -262,7 +258,7 @@ class Checkpoints:
 
     def remove_snapshots_above(self, offset: int) -> None:
         """Remove the snapshots above `offset`, to which the log is truncated."""
-        for found in self.snapshot_offsets():
+        for found in snapshot_offsets(self.folder):
             if found > offset:
                 remove(self.folder / offset_name(found, SNAPSHOT))
 

@@ -10,10 +10,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raylog.storage.batch.rewriting import Rewriting, Rewritten
-from raylog.storage.cleaner.rules import CompactionRules
 
 DAY_MS = 86_400_000
 NO_LIMIT_MS = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionRules:
+    """The settings of a compacted log. Times are milliseconds."""
+
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = 86_400_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

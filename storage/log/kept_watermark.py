@@ -14,7 +14,7 @@ from pathlib import Path
 import google_crc32c
 
 from raylog.base.errors import RaylogError
-from raylog.storage.log.files import read_text, remove, sync_folder, write_atomically
+from raylog.storage.files import read_text, remove, sync_folder, write_atomically
 
 HIGH_WATERMARK = "high-watermark-checkpoint"
 

@@ -13,30 +13,30 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from raylog.base.errors import RaylogError
 from raylog.storage.batch.cleaned import filler
 from raylog.storage.batch.compression import Buffer
-from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, stamp_all
+from raylog.storage.batch.header import LENGTH_PREFIX_BYTES, BatchHeader, is_transactional, parse_header, stamp_all
 from raylog.storage.batch.marker import TxnMarker, markers_in
-from raylog.storage.cleaner.ages import Ages
+from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.descriptors import keep_reserve
-from raylog.storage.errors import DescriptorsExhausted, DiskFull, from_os_error, out_of_range
+from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NoRoomToClean, from_os_error, out_of_range
+from raylog.storage.files import private_folder, sync_folder
 from raylog.storage.log.checkpoints import Checkpoints, CleanMark
 from raylog.storage.log.config import AppendInfo, FileSlice, LogConfig, RecoveryReport
-from raylog.storage.log.files import private_folder, sync_folder
 from raylog.storage.log.kept_epochs import KeptEpochs
-from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.reading import RecentSegments, place_of
+from raylog.storage.log.producer_state import ActiveProducer, ProducerState
+from raylog.storage.log.reading import SegmentList, place_of, places
 from raylog.storage.log.recovery import Recovered, Recovery, replay
-from raylog.storage.log.retention import DeletedFiles, removable
-from raylog.storage.log.scrubbable import ScrubbableLog
-from raylog.storage.log.segment import RELATIVE_OFFSET_MAX, Segment
-from raylog.storage.log.syncing import SyncRound
+from raylog.storage.log.retention import removable
 from raylog.storage.log.validation import check_bodies, check_offsets, check_produced, check_producers, inspect, rewrite
+from raylog.storage.segments.aborted import AbortedTxn
+from raylog.storage.segments.replacing import DeletedFiles
+from raylog.storage.segments.segment import RELATIVE_OFFSET_MAX, Segment, SyncRound
 
 __all__ = ["AppendInfo", "FileSlice", "LogConfig", "PartitionLog", "RecoveryReport"]
 
@@ -44,7 +44,7 @@ CHECKPOINT_SECONDS, CHECKPOINT_BYTES = 5.0, 16 << 20
 ABORTED_MAX = 1 << 16  # aborted transactions of a segment: those of the active one are in memory and in each snapshot
 
 
-class PartitionLog(ScrubbableLog):
+class PartitionLog:
     """See the module. Made by `open` only."""
 
     def __init__(
@@ -60,19 +60,20 @@ class PartitionLog(ScrubbableLog):
         self.producers = state.producers
         self.may_lack_producers = state.log_start_offset > 0 and state.producers == ProducerState()
         """Whether the log may know no producer of the batches before its start, although there were such batches."""
-        self.segments = state.segments
+        self.segments = SegmentList(state.segments, DeletedFiles(folder, now_ms + config.file_delete_delay_ms))
         self.log_start_offset = state.log_start_offset
         self.log_end_offset = self.synced_end_offset = self._active.next_offset
-        self.cleaned_to, self.tombstones_due_ms = checkpoints.read_cleaned_to(), checkpoints.read_tombstones_due()
-        self._checkpoints = checkpoints
-        self._deleted = DeletedFiles(folder, now_ms + config.file_delete_delay_ms)
-        self._recent, self._ages = RecentSegments(), Ages()
+        self.cleaned_to = checkpoints.read_cleaned_to()
+        """Where the last cleaning ended. Only the choice of the time for the next one depends on it."""
+        self.tombstones_due_ms = checkpoints.read_tombstones_due()
+        """When the first tombstone that the last cleaning left may be removed, in ms since 1970; 0 = it left none."""
+        self.checkpoints = checkpoints
         # Guards the state that `sync` shares with the owner, except for plain appends, which need no lock: see `sync`.
         self._lock = threading.Lock()
         self._unsynced: list[Segment] = []  # sealed before they were synced
         self._folder_dirty = False
-        self._generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
-        self._recovery_point = state.recovery_point
+        self.generation = 0  # incremented by every truncation, so that an earlier sync does not advance the end
+        self.recovery_point = state.recovery_point
         self.behind_since: float | None = None
         """When a sync left the recovery point behind (monotonic seconds); None = `checkpoint` has nothing to write."""
         self._appended_bytes = self._checkpointed_bytes = 0
@@ -97,9 +98,8 @@ class PartitionLog(ScrubbableLog):
         """Create the log or recover it. Raises LogDamaged, WrongTopicId, DiskFull, StorageIoError.
 
         `end_in_doubt`: an earlier incarnation acknowledged records before they were synced, so that those below the
-        kept high watermark may be missing without damage.
-
-        The caller holds the lock of the data directory: two logs on one folder would destroy each other.
+        kept high watermark may be missing without damage. The caller holds the lock of the data directory: two logs on
+        one folder would destroy each other.
         """
         private_folder(folder)
         keep_reserve()
@@ -109,6 +109,26 @@ class PartitionLog(ScrubbableLog):
             sync_folder(folder.parent)
         state = Recovery(folder, config, checkpoints, now_ms, end_in_doubt=end_in_doubt).run()
         return cls(folder, config, checkpoints, state, created=created, now_ms=now_ms)
+
+    def require_open(self) -> None:
+        """Raise LogClosed if the log was closed."""
+        if self._closed_because is not None:
+            raise LogClosed(self.folder, self._closed_because)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it was closed, perhaps by an error: it is to be opened again."""
+        return self._closed_because is not None
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of all batches kept."""
+        return sum(segment.size for segment in self.segments)
+
+    @property
+    def oldest_ms(self) -> int:
+        """Largest timestamp in the oldest segment, in milliseconds since 1970; -1 = the log has no record."""
+        return self.segments[0].max_timestamp if self.log_start_offset < self.log_end_offset else -1
 
     @property
     def _active(self) -> Segment:
@@ -131,10 +151,19 @@ class PartitionLog(ScrubbableLog):
 
         Raises CorruptBatch. A disk that cannot keep it is no error: the next open requests it again.
         """
-        self._require_open()
+        self.require_open()
         self.may_lack_producers = False  # also where it cannot be read: it would be the same again
         self.producers = ProducerState.from_bytes(bytes(snapshot))
-        self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+        self.checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+
+    def count_producers_as_seen(self, now_ms: int) -> None:
+        """Restart the idle time of all producers, after which those that send nothing are forgotten."""
+        self.producers.count_as_seen(now_ms)
+
+    def active_producers(self) -> list[ActiveProducer]:
+        """The producers that the partition knows, by id."""
+        self.require_open()
+        return self.producers.active()
 
     # --- appending -------------------------------------------------------------------------------------------------
 
@@ -148,14 +177,16 @@ class PartitionLog(ScrubbableLog):
         nothing is kept then.
         """
         if self._closed_because is not None:  # inlined, without a call: this is on the path of every batch
-            self._require_open()
+            self.require_open()
         config = self.config
         batches = inspect(payload)
         # Before the limits: a stored batch is not refused because of a limit set since, or of the time that has passed.
         duplicate = check_producers(batches, self.producers)
         if duplicate is not None:
             largest = max(header.max_timestamp for _, header in batches)
-            return AppendInfo(*duplicate, True, largest, len(batches), rewritten=self.append_time_at(duplicate[0]))
+            is_dated = config.rewriting is not None and duplicate[0] >= self.log_start_offset
+            known = self.segments.append_time_at(duplicate[0]) if is_dated else None
+            return AppendInfo(*duplicate, True, largest, len(batches), rewritten=known)
         check_produced(batches, config, now_ms)
         if self.opened_for is not config:
             check_bodies(payload, batches, config, self.folder)
@@ -174,13 +205,30 @@ class PartitionLog(ScrubbableLog):
         done = self._write(view, stamp_all(view, batches, offset, leader_epoch), began, now_ms, {})
         return done if changed is None else done._replace(rewritten=changed)
 
+    def append_marker(self, marker: TxnMarker, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """End a producer's transaction, as its leader; in the page cache on return.
+
+        A marker that was written before is answered with `duplicate` and the end of the log, below which it lies.
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced, DiskFull, StorageIoError; nothing is kept then.
+        """
+        self.require_open()
+        offset = self.log_end_offset
+        if not self.producers.check_marker(marker):
+            return AppendInfo(offset, offset, duplicate=True, max_timestamp=-1, batches=1)
+        began = self._kept_epochs.enter([(leader_epoch, offset)])
+        payload = bytearray(marker.encode())
+        header = parse_header(payload)
+        self._roll_if_due(len(payload), header, now_ms)
+        stamped = stamp_all(memoryview(payload), [(0, header)], offset, leader_epoch)
+        return self._write(payload, stamped, began, now_ms, {offset: marker})
+
     def append_as_follower(self, payload: Buffer, now_ms: int) -> AppendInfo:
         """Append the leader's bytes unchanged. Offsets must continue at the log's end, epochs must not decrease.
 
         Raises CorruptBatch, DiskFull, StorageIoError; nothing is kept then.
         """
         if self._closed_because is not None:
-            self._require_open()
+            self.require_open()
         batches = inspect(payload)
         first = batches[0][1]
         if first.base_offset < self.log_end_offset < first.next_offset and self.size_bytes == 0:
@@ -222,7 +270,7 @@ class PartitionLog(ScrubbableLog):
         start, producers = self.log_start_offset, self.producers
         self.truncate_fully_and_start_at(base_offset, now_ms)
         self.producers = producers
-        self._checkpoints.try_write_snapshot(base_offset, producers)
+        self.checkpoints.try_write_snapshot(base_offset, producers)
         try:
             done = self.append_as_follower(payload, now_ms)
             self.advance_log_start(start)
@@ -241,7 +289,7 @@ class PartitionLog(ScrubbableLog):
 
         Raises DiskFull, StorageIoError; the epoch is then not recorded.
         """
-        self._require_open()
+        self.require_open()
         self._kept_epochs.assign(epoch, start_offset)
 
     def _write(
@@ -283,14 +331,18 @@ class PartitionLog(ScrubbableLog):
         old = now_ms - active.created_ms >= self.config.segment_ms
         far = self.log_end_offset + last.last_offset_delta - active.base_offset + size > RELATIVE_OFFSET_MAX
         if full or old or far or len(self.producers.transactions.aborted) >= ABORTED_MAX:
-            self._roll(now_ms)
+            self.roll(now_ms)
         elif active.size >= active.hints_at_size and active.write_hints():
-            self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+            self.checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
 
-    def _roll(self, now_ms: int) -> None:
+    def roll(self, now_ms: int) -> None:
         """Begin a new segment at the log's end. Raises DiskFull or StorageIoError, with nothing changed."""
         if self._active.cut_unsynced:
-            self._sync_cut()
+            try:
+                self._active.sync()  # recovery trusts the bytes before a later segment
+            except RaylogError:
+                self._closed_because = "a sync failed, so bytes may be lost"
+                raise
         self._active.keep_aborted(self.producers.transactions.aborted)
         interval = self.config.index_interval_bytes
         fresh = Segment.create(self.folder, self.log_end_offset, index_interval=interval, created_ms=now_ms)
@@ -302,18 +354,100 @@ class PartitionLog(ScrubbableLog):
                 self._unsynced.append(old)
             self._folder_dirty = True
             self.behind_since = -math.inf  # the next checkpoint is due
-        self._recent.touch(old)
+        self.segments.recent.touch(old)
         # With the aborted transactions of the old segment, which is the active one again if a crash takes the new one.
-        self._checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
+        self.checkpoints.try_write_snapshot(self.log_end_offset, self.producers)
         self.producers.transactions.begin_segment(fresh.base_offset)
 
-    def _sync_cut(self) -> None:
-        """Sync the rollback of a failed append: recovery trusts the bytes before a later segment."""
-        try:
-            self._active.sync()
-        except RaylogError:
-            self._closed_because = "a sync failed, so bytes may be lost"
-            raise
+    # --- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
+        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
+
+        At least one batch even if it exceeds `max_bytes`; empty at the end. Stops before a damaged batch; raises
+        LogDamaged if the first one is damaged, and OffsetOutOfRange.
+        """
+        self._check_range(offset)
+        upper = min(upper, self.log_end_offset)
+        return self.segments.read(offset, max_bytes, upper, self.epochs, verified=self.config.verify_reads)
+
+    def _check_range(self, offset: int) -> None:
+        self.require_open()
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer at its end.
+
+        They are not verified, because the CRC is that of the whole batch: the reader has to have sums of its own.
+        Raises OffsetOutOfRange, LogDamaged.
+        """
+        self.require_open()
+        if not self.log_start_offset <= offset < self.log_end_offset:
+            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+        return self.segments.read_part(offset, start, size)
+
+    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
+        """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
+        self._check_range(offset)
+        return places(self.segments.spans(offset, max_bytes, min(upper, self.log_end_offset)))
+
+    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None.
+
+        A batch whose body does not open is skipped: the times of its records are not known. Raises LogDamaged.
+        """
+        self.require_open()
+        return self.segments.offset_for_timestamp(timestamp_ms, self.log_start_offset, upper)
+
+    def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
+        """The first batch from `offset` on, below `upper`, that may hold a record within these times.
+
+        Looks at the headers and the timestamps of at most `batches_max` batches. Raises OffsetOutOfRange.
+        """
+        self._check_range(offset)
+        return self.segments.first_within(times, offset, min(upper, self.log_end_offset), batches_max)
+
+    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
+        self.require_open()
+        return self.segments.max_timestamp(self.log_start_offset, upper)
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def transaction_of(self, payload: Buffer) -> tuple[int, int, bool] | None:
+        """The transaction of a leader's request: see `ProducerState.transaction_of`."""
+        return self.producers.transaction_of(payload) if is_transactional(payload) else None
+
+    @property
+    def has_open_transactions(self) -> bool:
+        """Whether a transaction has begun here and has no marker."""
+        return bool(self.producers.transactions.open)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """The last stable offset: readers of committed records get what lies below it."""
+        first = self.producers.transactions.first_unstable(high_watermark)
+        return high_watermark if first is None else min(high_watermark, max(first, self.log_start_offset))
+
+    def may_have_aborted(self, start: int) -> bool:
+        """Whether aborted transactions are known in a segment with offsets at or above `start`."""
+        if self.producers.transactions.aborted:
+            return True
+        return any(segment.has_aborted for segment in self.segments[place_of(self.segments, start) :])
+
+    def aborted_transactions(self, start: int, upper: int) -> list[tuple[int, int]]:
+        """(producer id, first offset) of the aborted transactions with offsets in [start, upper), by first offset.
+
+        From its first offset on the producer's batches are to be skipped, up to its next abort marker. `upper` lies at
+        or below the last stable offset. Raises LogDamaged, StorageIoError, DescriptorsExhausted.
+        """
+        self.require_open()
+        found = self.aborted_between(start, upper)
+        return sorted([(entry.producer_id, entry.first_offset) for entry in found], key=lambda entry: entry[1])
+
+    def aborted_between(self, start: int, upper: int) -> list[AbortedTxn]:
+        """The aborted transactions with offsets in [start, upper), by their markers."""
+        return self.segments.aborted_between(start, upper, self.producers.transactions.aborted)
 
     # --- syncing ---------------------------------------------------------------------------------------------------
 
@@ -332,8 +466,8 @@ class PartitionLog(ScrubbableLog):
         DescriptorsExhausted is no disk error: the call may be repeated.
         """
         with self._lock:
-            self._require_open()
-            end, generation, active = self.log_end_offset, self._generation, self._active
+            self.require_open()
+            end, generation, active = self.log_end_offset, self.generation, self._active
             if end == self.synced_end_offset and not self._folder_dirty and not active.cut_unsynced:
                 return end
             folder_dirty, cut_unsynced = self._folder_dirty, active.cut_unsynced
@@ -349,7 +483,7 @@ class PartitionLog(ScrubbableLog):
             self._closed_because = "a sync failed, so bytes may be lost"
             raise
         with self._lock:
-            if generation == self._generation and self._closed_because is None:
+            if generation == self.generation and self._closed_because is None:
                 for segment, size in synced.sizes:
                     segment.synced_size = max(segment.synced_size, size)
                 self._unsynced = [segment for segment in self._unsynced if segment.synced_size < segment.size]
@@ -377,8 +511,8 @@ class PartitionLog(ScrubbableLog):
                     self._write_recovery_point(self.synced_end_offset)
 
     def _write_recovery_point(self, offset: int) -> None:
-        self._checkpoints.write_recovery_point(offset)
-        self._recovery_point = offset
+        self.checkpoints.write_recovery_point(offset)
+        self.recovery_point = offset
         self.behind_since = None
         self._checkpointed_bytes = self._appended_bytes
 
@@ -388,51 +522,37 @@ class PartitionLog(ScrubbableLog):
         """Where the log would end after a truncation to `offset`: it is cut between batches."""
         if not self.segments[0].base_offset <= offset < self.log_end_offset:
             return offset
-        return self._cut_at(offset)[2]
-
-    def _cut_at(self, offset: int) -> tuple[int, int, int]:
-        """List index of the segment that is cut, the position there, and the log's end after that."""
-        place = place_of(self.segments, offset)
-        position, header = self.segments[place].locate(offset)
-        return place, position, header.base_offset
+        return self.segments.cut_at(offset)[2]
 
     def truncate_to(self, offset: int, now_ms: int) -> None:
         """Remove every batch that has an offset at or after `offset`; epochs, producers and indexes follow.
 
         Durable on return. Only whole batches are cut, so the log may end before `offset`, and its start follows if it
-        was higher. DiskFull: nothing is changed, or `is_closed`.
-
-        An epoch that begins at or after `offset` is dropped even if there is no batch to cut.
+        was higher. An epoch that begins at or after `offset` is dropped even if there is no batch to cut. DiskFull:
+        nothing is changed, or `is_closed`.
         """
-        self._require_open()
+        self.require_open()
         if offset < self.segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return
         if offset >= self.log_end_offset:
             self._kept_epochs.truncate_end(offset)
             return
-        place, position, end = self._cut_at(offset)
-        segment = self.segments[place]
+        place, position, end = self.segments.cut_at(offset)
         # In this order a crash at any point leaves a log that recovery accepts: first the recovery point falls below
         # the cut, then the epochs go, then the bytes, from the end. A disk too full for small files changes nothing.
         with self._lock:
-            self._generation += 1
+            self.generation += 1
             self.behind_since = None
-            if self._recovery_point > end:
+            if self.recovery_point > end:
                 self._write_recovery_point(end)
             self._lower_cleaned_to(end)
             self._kept_epochs.truncate_end(end)
         with self._cutting():
-            self._checkpoints.remove_snapshots_above(end)
-            for later in reversed(self.segments[place + 1 :]):
-                self._recent.forget(later)
-                later.remove_files()
-            del self.segments[place + 1 :]
-            self._recent.forget(segment)
-            segment.cut(position, end)
-            segment.unseal()
+            self.checkpoints.remove_snapshots_above(end)
+            self.segments.cut(place, position, end)
             self._settle(end)
-        start, self.producers = self._checkpoints.read_snapshot(self.segments[0].base_offset, end)
+        start, self.producers = self.checkpoints.read_snapshot(self.segments[0].base_offset, end)
         replay(self.segments, self.producers, start, now_ms)
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
@@ -440,31 +560,37 @@ class PartitionLog(ScrubbableLog):
 
         DiskFull: nothing is changed, or `is_closed`.
         """
-        self._require_open()
+        self.require_open()
         with self._lock:
-            self._generation += 1
+            self.generation += 1
             self._write_recovery_point(0)
             self._lower_cleaned_to(offset)
         with self._cutting():
-            self._checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
-            self._checkpoints.remove_snapshots_above(-1)
+            self.checkpoints.write_log_start(offset)  # a crash from here on is finished by recovery
+            self.checkpoints.remove_snapshots_above(-1)
             self._kept_epochs.clear()
             for segment in reversed(self.segments):
                 segment.remove_files()
             interval = self.config.index_interval_bytes
-            self.segments = [Segment.create(self.folder, offset, index_interval=interval, created_ms=now_ms)]
-            self._recent.clear()
+            self.segments[:] = [Segment.create(self.folder, offset, index_interval=interval, created_ms=now_ms)]
+            self.segments.recent.clear()
             self.producers = ProducerState()
             self.may_lack_producers = offset > 0
             self.log_start_offset = offset
             self._settle(offset)
             self._write_recovery_point(offset)
 
+    def _lower_cleaned_to(self, end: int) -> None:
+        """Lower `cleaned_to` to a cut at `end`, durably: what is appended there later is dirty. Raises DiskFull."""
+        if self.cleaned_to > end:
+            self.checkpoints.write_cleaned_to(end)
+            self.cleaned_to = end
+
     @contextmanager
     def _cutting(self) -> Iterator[None]:
         """Exclude `sync` while the log is cut; the next open finishes a partial cut."""
         with self._lock:
-            self._generation += 1
+            self.generation += 1
             try:
                 yield
             except BaseException:  # after any error memory and disk may disagree
@@ -477,23 +603,22 @@ class PartitionLog(ScrubbableLog):
             if segment in self.segments:
                 segment.sync()
         self._unsynced = []
-        self._ages.clear()
         sync_folder(self.folder)
         self._folder_dirty = False
         self.log_end_offset = self.synced_end_offset = end
         if self.log_start_offset > end:  # the batch that held the start was cut too
-            self._checkpoints.write_log_start(end)
+            self.checkpoints.write_log_start(end)
             self.log_start_offset = end
 
     # --- the start of the log --------------------------------------------------------------------------------------
 
     def advance_log_start(self, offset: int) -> None:
         """Make records below `offset` unreadable (delete_records); the next retention removes their segments."""
-        self._require_open()
+        self.require_open()
         if offset > self.log_end_offset:
             raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
         if offset > self.log_start_offset:
-            self._checkpoints.write_log_start(offset)
+            self.checkpoints.write_log_start(offset)
             self._move_start(offset)
 
     def _move_start(self, offset: int) -> None:
@@ -509,13 +634,13 @@ class PartitionLog(ScrubbableLog):
         file.delete.delay.ms, so that readers of slices can finish. Raises DiskFull if the active segment is due and no
         new one can be created in its place; the segments before it are removed then.
         """
-        self._require_open()
+        self.require_open()
         self.producers.expire(now_ms, self.config.producer_id_expiration_ms)
         count = removable(self.segments, self.config, now_ms, high_watermark, self.log_start_offset)
         sealed = self.segments[: min(count, len(self.segments) - 1)]
         removed = self._remove(sealed, now_ms)
         if count > len(sealed):
-            self._roll(now_ms)  # the active segment is due too: keep an empty one in its place
+            self.roll(now_ms)  # the active segment is due too: keep an empty one in its place
             removed += self._remove(self.segments[:1], now_ms)
         return removed
 
@@ -523,13 +648,30 @@ class PartitionLog(ScrubbableLog):
         """Remove segments in order: one that cannot be renamed stays, and so do all after it."""
         with self._lock:
             for segment in segments:
-                self._deleted.add(segment, now_ms + self.config.file_delete_delay_ms)
-                self._recent.forget(segment)
-                self.segments.remove(segment)
+                self.segments.remove_one(segment, now_ms + self.config.file_delete_delay_ms)
                 self._unsynced = [other for other in self._unsynced if other is not segment]
                 self.log_start_offset = max(self.log_start_offset, self.segments[0].base_offset)
         self._move_start(self.log_start_offset)
         return [segment.base_offset for segment in segments]
+
+    def replace_segments(self, pairs: Sequence[tuple[tuple[Segment, ...], Segment]], now_ms: int) -> None:
+        """Put each new segment in the place of sealed ones, which hold the same offsets.
+
+        Raises StorageIoError, NoRoomToClean; the log is then closed, and its recovery finishes what was decided.
+        """
+        with self._lock:
+            try:
+                for old, new in pairs:
+                    self.segments.replace(old, new, now_ms + self.config.file_delete_delay_ms)
+            except RaylogError as error:
+                self._closed_because = "the swap of a cleaned segment failed halfway"
+                if isinstance(error, DiskFull):
+                    raise NoRoomToClean(error) from error
+                raise
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove files whose delay has passed; returns their number."""
+        return self.segments.deleted.purge(now_ms)
 
     # --- closing ---------------------------------------------------------------------------------------------------
 
@@ -552,6 +694,6 @@ class PartitionLog(ScrubbableLog):
         with self._lock:
             active = self._active
             active.seal()
-            self._checkpoints.write_snapshot(end, self.producers, durable=True)
+            self.checkpoints.write_snapshot(end, self.producers, durable=True)
             self._write_recovery_point(end)
-            self._checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))
+            self.checkpoints.write_clean(CleanMark(end, active.base_offset, active.size))

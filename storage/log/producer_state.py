@@ -22,11 +22,19 @@ from raylog.base.errors import (
     TooManyProducers,
     TransactionCoordinatorFenced,
 )
-from raylog.storage.batch.header import CONTROL_BIT, LASTING_PRODUCERS, SEQUENCE_MAX, TRANSACTIONAL_BIT, BatchHeader
+from raylog.storage.batch.compression import Buffer
+from raylog.storage.batch.header import (
+    CONTROL_BIT,
+    LASTING_PRODUCERS,
+    SEQUENCE_MAX,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    parse_header,
+)
 from raylog.storage.batch.marker import BY_ADMINISTRATOR, TxnMarker
-from raylog.storage.errors import CorruptBatch
-from raylog.storage.transactions.aborted import AbortedTxn
-from raylog.storage.transactions.state import Transactions
+from raylog.storage.errors import CorruptBatch, refused
+from raylog.storage.log.open_transactions import Transactions
+from raylog.storage.segments.aborted import AbortedTxn
 
 PRODUCERS_MAX = 100_000
 """Producers that a partition remembers, each in 430 bytes; see `ProducerState.admit`."""
@@ -210,6 +218,29 @@ class ProducerState:
                 f"The transaction of producer {header.producer_id} with epoch {entry.epoch} has no end here yet, and a "
                 f"batch of epoch {header.producer_epoch} came. Add the partition to the transaction first, then send."
             )
+
+    def transaction_of(self, payload: Buffer) -> tuple[int, int, bool] | None:
+        """(Producer id, epoch, whether an append would open the transaction here) of the payload's transaction.
+
+        None = no batch belongs to one. Batches of an old epoch are left out, as an append refuses them. Read up to the
+        first header that is malformed: a payload with such a header is refused. Raises InvalidRecord if the batches
+        belong to several transactions.
+        """
+        found: tuple[int, int] | None = None
+        position = 0
+        while position < len(payload):
+            try:
+                header = parse_header(payload, position)
+            except CorruptBatch:
+                break
+            position += header.size
+            writer = header.producer_id, header.producer_epoch
+            if not header.is_transactional or self.has_fenced(*writer):
+                continue
+            if found not in (None, writer):
+                raise refused("its batches are of several transactions; send those of each producer alone")
+            found = writer
+        return None if found is None else (*found, found[0] not in self.transactions.open)
 
     def check_marker(self, marker: TxnMarker) -> bool:
         """Whether the marker may be appended; False if it was before.

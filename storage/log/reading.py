@@ -1,14 +1,15 @@
-"""Finds batches in the segments of a log, by offset and by timestamp, and verifies them.
+"""The segments of a log: finds batches in them, by offset and by timestamp, verifies, replaces and removes them.
 
-Called by `PartitionLog`; these functions get a sorted list of segments and change only the segments' in-memory state.
+Called by `PartitionLog`, which holds a `SegmentList`. The functions get a sorted list of segments, and change only the
+segments' in-memory state.
 `upper` is always an exclusive offset, usually the high watermark: a batch is visible when it ends at or below it.
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from raylog.base.epochs import EpochHistory
@@ -17,10 +18,14 @@ from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, it
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.batch.rewriting import NO_APPEND_TIME, Rewritten, append_time_of
 from raylog.storage.batch.times import TimeBounds, TimesFound
-from raylog.storage.errors import CorruptBatch, LogClosed, LogDamaged, out_of_range
-from raylog.storage.log.config import FileSlice, LogConfig
-from raylog.storage.log.recovery import check_epoch
-from raylog.storage.log.segment import NO_TIMESTAMP, Segment
+from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.log.config import FileSlice
+from raylog.storage.log.recovery import check_epoch, remake_aborted
+from raylog.storage.segments.aborted import AbortedTxn, find
+from raylog.storage.segments.replacing import DeletedFiles, swap_in
+from raylog.storage.segments.segment import NO_TIMESTAMP, Segment
+
+logger = logging.getLogger(__name__)
 
 
 class Span(NamedTuple):
@@ -260,46 +265,26 @@ def max_timestamp(segments: list[Segment], start: int, upper: int) -> tuple[int,
     return None if largest == NO_TIMESTAMP else offset_for_timestamp(segments, largest, start, upper)
 
 
-class ReadableLog:
-    """The reads of a partition log, in its owner's thread. `PartitionLog` adds everything that changes the log."""
+class SegmentList(list[Segment]):
+    """The segments of one log in the order of their offsets, without a gap; the last one takes the appends.
 
-    folder: Path
-    config: LogConfig
-    epochs: EpochHistory
-    segments: list[Segment]
-    log_start_offset: int
-    log_end_offset: int
-    _recent: RecentSegments
-    _closed_because: str | None
+    Of the sealed ones only those that were used last keep their file open. Files are replaced and removed here alone,
+    so none that was removed stays open. What readers may see of it is for `PartitionLog` to decide.
+    """
 
-    @property
-    def size_bytes(self) -> int:
-        """The bytes of all batches kept."""
-        return sum(segment.size for segment in self.segments)
+    def __init__(self, segments: Iterable[Segment], deleted: DeletedFiles) -> None:
+        """Take over the segments of a recovery."""
+        super().__init__(segments)
+        self.recent = RecentSegments()
+        self.deleted = deleted
 
-    def _require_open(self) -> None:
-        if self._closed_because is not None:
-            raise LogClosed(self.folder, self._closed_because)
-
-    def append_time_at(self, offset: int) -> Rewritten | None:
-        """The time that the record at `offset` got when it was appended, by a log that gives such times; else None."""
-        if self.config.rewriting is None or offset < self.log_start_offset:
-            return None
-        span = whole_batch(self.segments, offset)
-        append_ms = append_time_of(parse_header(span.segment.read(span.position, HEADER_BYTES)))
-        return None if append_ms == NO_APPEND_TIME else Rewritten(b"", append_ms)
-
-    def read(self, offset: int, max_bytes: int, upper: int) -> bytes:
-        """Whole batches from the one that holds `offset`, all ending at or below offset `upper`.
-
-        At least one batch even if it exceeds `max_bytes`; empty at the end. Stops before a damaged batch; raises
-        LogDamaged if the first one is damaged, and OffsetOutOfRange.
-        """
+    def read(self, offset: int, max_bytes: int, upper: int, epochs: EpochHistory, *, verified: bool) -> bytes:
+        """Whole batches from the one that holds `offset`, all ending at or below `upper`: see `PartitionLog.read`."""
         parts: list[bytes] = []
-        for span in self._spans(offset, max_bytes, upper):
+        for span in self.spans(offset, max_bytes, upper):
             try:
                 data = span.segment.read(span.position, span.length)
-                good = verify(span, data, self.epochs) if self.config.verify_reads else len(data)
+                good = verify(span, data, epochs) if verified else len(data)
             except LogDamaged:
                 if not parts:
                     raise
@@ -307,75 +292,109 @@ class ReadableLog:
             parts.append(data if good == len(data) else data[:good])
             if good < len(data):
                 break
-        if not parts and offset < min(upper, self.log_end_offset):
+        if not parts and offset < upper:
             # The batch claims to end beyond `upper`. That is rare enough to verify the header: a reader must not wait
             # without a limit for damaged bytes.
-            span = whole_batch(self.segments, offset)
-            verify(span, span.segment.read(span.position, span.length), self.epochs)
+            span = whole_batch(self, offset)
+            verify(span, span.segment.read(span.position, span.length), epochs)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def read_part(self, offset: int, start: int, size: int) -> bytes:
-        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer at its end.
-
-        They are not verified, because the CRC is that of the whole batch: the reader has to have sums of its own.
-        Raises OffsetOutOfRange, LogDamaged.
-        """
-        self._require_open()
-        if not self.log_start_offset <= offset < self.log_end_offset:
-            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
-        span = whole_batch(self.segments, offset)
-        self._recent.touch(span.segment)
-        return span.segment.read(span.position + start, max(0, min(size, span.length - start)))
-
-    def slices(self, offset: int, max_bytes: int, upper: int) -> list[FileSlice]:
-        """As `read`, as places in files. Return only places below the high watermark; the reader checks CRCs."""
-        return places(self._spans(offset, max_bytes, upper))
-
-    def _spans(self, offset: int, max_bytes: int, upper: int) -> list[Span]:
-        self._require_open()
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
+    def spans(self, offset: int, max_bytes: int, upper: int) -> list[Span]:
+        """As the function; the segments are in use then. LogDamaged names the offset that can be read again."""
         try:
-            found = spans(self.segments, offset, max_bytes, min(upper, self.log_end_offset))
+            found = spans(self, offset, max_bytes, upper)
         except LogDamaged as damage:
             raise self._located(damage, offset) from damage
         for span in found:
-            self._recent.touch(span.segment)
+            self.recent.touch(span.segment)
         return found
 
     def _located(self, damage: LogDamaged, offset: int) -> LogDamaged:
         """The same error, with the first offset after `offset` that can be read again."""
         if damage.next_offset > offset:
             return damage
-        segment = self.segments[place_of(self.segments, offset)]
+        segment = self[place_of(self, offset)]
         after = behind(segment, damage.position, offset) if damage.path == str(segment.path) else -1
         return LogDamaged(damage.path, damage.position, offset, damage.reason, next_offset=after)
 
-    def offset_for_timestamp(self, timestamp_ms: int, upper: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `upper` that is not older than `timestamp_ms`, or None.
+    def read_part(self, offset: int, start: int, size: int) -> bytes:
+        """Up to `size` bytes of the batch that holds `offset`, from its byte `start` on; fewer at its end."""
+        span = whole_batch(self, offset)
+        self.recent.touch(span.segment)
+        return span.segment.read(span.position + start, max(0, min(size, span.length - start)))
 
-        A batch whose body does not open is skipped: the times of its records are not known. Raises LogDamaged.
-        """
-        self._require_open()
-        found = offset_for_timestamp(self.segments, timestamp_ms, self.log_start_offset, upper)
-        self._recent.release_others(self.segments)
+    def append_time_at(self, offset: int) -> Rewritten | None:
+        """The time that the record at `offset` got when it was appended; None if its batch has no such time."""
+        span = whole_batch(self, offset)
+        append_ms = append_time_of(parse_header(span.segment.read(span.position, HEADER_BYTES)))
+        return None if append_ms == NO_APPEND_TIME else Rewritten(b"", append_ms)
+
+    def offset_for_timestamp(self, timestamp_ms: int, start: int, upper: int) -> tuple[int, int] | None:
+        """As the function, which opens any segment; only those used last stay open."""
+        found = offset_for_timestamp(self, timestamp_ms, start, upper)
+        self.recent.release_others(self)
         return found
 
     def first_within(self, times: TimeBounds, offset: int, upper: int, batches_max: int) -> TimesFound:
-        """The first batch from `offset` on, below `upper`, that may hold a record within these times.
-
-        Looks at the headers and the timestamps of at most `batches_max` batches. Raises OffsetOutOfRange.
-        """
-        self._require_open()
-        if not self.log_start_offset <= offset <= self.log_end_offset:
-            raise out_of_range(offset, self.log_start_offset, self.log_end_offset)
-        found = first_within(self.segments, times, offset, min(upper, self.log_end_offset), batches_max)
-        self._recent.release_others(self.segments)
+        """As the function, which opens any segment; only those used last stay open."""
+        found = first_within(self, times, offset, upper, batches_max)
+        self.recent.release_others(self)
         return found
 
-    def max_timestamp(self, upper: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record below `upper` with the largest timestamp; None where none is."""
-        self._require_open()
-        found = max_timestamp(self.segments, self.log_start_offset, upper)
-        self._recent.release_others(self.segments)
+    def max_timestamp(self, start: int, upper: int) -> tuple[int, int] | None:
+        """As the function, which opens any segment; only those used last stay open."""
+        found = max_timestamp(self, start, upper)
+        self.recent.release_others(self)
         return found
+
+    def aborted_between(self, start: int, upper: int, newest: list[AbortedTxn]) -> list[AbortedTxn]:
+        """The aborted transactions with offsets in [start, upper), by their markers; `newest`: of the last segment."""
+        found: list[AbortedTxn] = []
+        for segment in self[place_of(self, start) : -1]:
+            if segment.has_aborted:
+                self.recent.touch(segment)
+                if find(self.aborted_of(segment), start, upper, found):
+                    return found
+        find(newest, start, upper, found)
+        return found
+
+    def aborted_of(self, segment: Segment) -> list[AbortedTxn]:
+        """The aborted transactions of a segment; a damaged file is rebuilt: the batches have all that it holds."""
+        try:
+            return segment.aborted()
+        except LogDamaged as damage:
+            logger.warning("%s; it is made again from the batches", damage)
+            remake_aborted([each for each in self if each.base_offset <= segment.base_offset], {segment.base_offset})
+            return segment.aborted()
+
+    def cut_at(self, offset: int) -> tuple[int, int, int]:
+        """For a cut at `offset`: the list index of the segment, the position there, and the log's end after that."""
+        place = place_of(self, offset)
+        position, header = self[place].locate(offset)
+        return place, position, header.base_offset
+
+    def cut(self, place: int, position: int, end: int) -> None:
+        """Cut the segment at list index `place` at byte `position`, offset `end`; it takes the appends then."""
+        for later in reversed(self[place + 1 :]):
+            self.recent.forget(later)
+            later.remove_files()
+        del self[place + 1 :]
+        segment = self[place]
+        self.recent.forget(segment)
+        segment.cut(position, end)
+        segment.unseal()
+
+    def remove_one(self, segment: Segment, due_ms: int) -> None:
+        """Rename the files of a segment, which are unlinked from `due_ms` on. After an error the segment stays."""
+        self.deleted.add(segment, due_ms)
+        self.recent.forget(segment)
+        self.remove(segment)
+
+    def replace(self, old: tuple[Segment, ...], new: Segment, due_ms: int) -> None:
+        """Put a new segment in the place of sealed ones, which hold the same offsets. See `swap_in`."""
+        swap_in(new, old, self.deleted, due_ms)
+        at = self.index(old[0])
+        for segment in old:
+            self.recent.forget(segment)
+        self[at : at + len(old)] = [new]
+        self.recent.touch(new)

@@ -19,16 +19,16 @@ from raylog.base.epochs import EpochHistory
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.batch.marker import TxnMarker, decode_marker, is_marker
-from raylog.storage.cleaner.swap import finish_swaps
 from raylog.storage.errors import CorruptBatch, DiskFull, LogDamaged, from_os_error
+from raylog.storage.files import TEMPORARY, list_files, remove, sync_folder
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.config import LogConfig, RecoveryReport
-from raylog.storage.log.files import TEMPORARY, list_files, remove, sync_folder
-from raylog.storage.log.index import IndexDamaged
 from raylog.storage.log.kept_watermark import kept_watermark
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.segment import LOG, TXN_INDEX, Segment
-from raylog.storage.transactions.aborted import is_as_good
+from raylog.storage.segments.aborted import is_as_good
+from raylog.storage.segments.index import IndexDamaged
+from raylog.storage.segments.replacing import finish_swaps
+from raylog.storage.segments.segment import LOG, TXN_INDEX, Segment
 
 logger = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ from raylog.storage.batch.structure import (
 from raylog.storage.errors import BodyTooLarge, CorruptBatch, refused, unsupported
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.producer_state import Duplicate, ProducerState
-from raylog.storage.log.segment import PlacedHeader
+from raylog.storage.segments.segment import PlacedHeader
 
 COMPRESSED_RECORDS_MAX = 1 << 20
 """Most records of a compressed batch, unless max.message.bytes is a larger number."""

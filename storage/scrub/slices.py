@@ -21,12 +21,12 @@ from raylog.storage import filesystem
 from raylog.storage.batch.header import CRC_START, HEADER_BYTES, BatchHeader, check_crc, parse_header
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
-from raylog.storage.log.files import read_at, read_bytes, read_text, write_atomically
-from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex, places_between, times_between
+from raylog.storage.files import read_at, read_bytes, read_text, write_atomically
 from raylog.storage.log.recovery import check_epoch
-from raylog.storage.log.segment import INDEX, NO_TIMESTAMP, TIME_INDEX, TXN_INDEX
 from raylog.storage.scrub.plan import Passes, Place
-from raylog.storage.transactions.aborted_file import read_aborted
+from raylog.storage.segments.aborted import read_aborted
+from raylog.storage.segments.index import IndexDamaged, OffsetIndex, TimeIndex, places_between, times_between
+from raylog.storage.segments.segment import INDEX, NO_TIMESTAMP, TIME_INDEX, TXN_INDEX
 
 CHECKPOINT: Final = "scrub-checkpoint"
 CHUNK_BYTES: Final = 64 << 10

@@ -31,7 +31,7 @@ from raylog.data.following import FollowingTask
 from raylog.data.offsets import end_of, start_of
 from raylog.data.placement import in_groups, shared_out
 from raylog.rpc import Request
-from raylog.rpc.auth.permissions import token_expired
+from raylog.rpc.permissions import token_expired
 from raylog.spark.columns import row_schema
 from raylog.spark.options import parse_options
 from raylog.spark.reader import RaylogReader

@@ -23,7 +23,7 @@ from raylog.client.producer.sending.context import DeliveryContext, Transaction
 from raylog.client.producer.sending.delivery import Delivery
 from raylog.client.producer.sending.queues import PartitionQueue, partition_removed
 from raylog.rpc import WriteCoalescer
-from raylog.rpc.host.malloc import keep_freed_memory
+from raylog.rpc.host import keep_freed_memory
 
 _NEVER_S = float("inf")
 KEPT_BYTES = 8 << 20

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from raylog.storage.directory import parse_partition_folder
-from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, dump_folder
+from raylog.storage.segments.dump import BatchRow, ProblemRow, RecordRow, dump_folder
 from tests.chaos.evidence.checker import Anomaly
 from tests.chaos.evidence.history import Poll, Seen
 from tests.compacted import Row, difference

@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Final
 
-from raylog.rpc.host.descriptors import raise_descriptor_limit
+from raylog.rpc.host import raise_descriptor_limit
 
 CROWD: Final = 1000
 LOOK_S: Final = 0.05

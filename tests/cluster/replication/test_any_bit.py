@@ -19,6 +19,7 @@ from raylog import AsyncConsumer, AsyncProducer, TopicPartition
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.storage.batch.header import iter_headers
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
+from raylog.storage.scrub.log_scrub import LogScrub
 from tests.cluster.local_cluster import LocalCluster
 from tests.cluster.talk import Talk, in_cluster
 from tests.waiting import eventually
@@ -158,7 +159,9 @@ def test_a_bit_anywhere(tmp_path: Path, role: str, when: str, seed: int) -> None
         assert all(cluster.replica("t", 0, each).status()["damage"] == "" for each in (1, 2, 3))
         assert await read_all(cluster, len(expected)) == expected
         log = cluster.replica("t", 0, broker)._running().log
-        await eventually(lambda: not cast(PartitionLog, log).damaged_files(), what="its small files are written again")
+        await eventually(
+            lambda: not LogScrub(cast(PartitionLog, log)).damaged_files(), what="its small files are written again"
+        )
         await whole_folders(cluster, talk, tmp_path)
 
     story(tmp_path)

@@ -18,9 +18,10 @@ from raylog.storage.batch.header import iter_headers
 from raylog.storage.batch.records import BatchMeta, Header, decode_batch, encode_batch, encode_kafka_batch
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import TooManyToClean
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 from tests.property.storage import in_memory
 
@@ -135,10 +136,10 @@ def alive(rows: list[Row], upto: int) -> list[Row]:
 
 def clean_once(log: PartitionLog, now_ms: int, memory_bytes: int = 1 << 20, range_records: int = RANGE_RECORDS) -> int:
     """Clean what may be cleaned; returns up to where."""
-    order = log.order_cleaning(log.log_end_offset, now_ms, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, now_ms, AT_ONCE)
     if order is None:
         return log.cleaned_to
-    assert log.take_cleaned(clean(order, memory_bytes=memory_bytes, range_records=range_records), now_ms)
+    assert LogCleaning(log).take_cleaned(clean(order, memory_bytes=memory_bytes, range_records=range_records), now_ms)
     return order.next_offset
 
 
@@ -176,13 +177,13 @@ def test_more_records_than_a_cleaning_takes_are_cleaned_in_parts(drawn: list[Bat
         Writer(log).write(drawn)
         before, upto = rows_of(log), log.segments[-1].base_offset
         wanted = expected(before, upto)
-        while (order := log.order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)) is not None:
+        while (order := LogCleaning(log).order_cleaning(log.log_end_offset, NOW_MS, AT_ONCE)) is not None:
             try:
                 cleaned = clean(order)
             except TooManyToClean:
                 break  # what is clean, and the next segment, are too many together
             assert log.cleaned_to < cleaned.order.next_offset <= order.next_offset
-            assert log.take_cleaned(cleaned, NOW_MS)
+            assert LogCleaning(log).take_cleaned(cleaned, NOW_MS)
             found = rows_of(log)
             assert [row for row in found if row in wanted] == wanted
             assert [row for row in found if row not in before] == []

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from raylog.actors.broker.set_aside import (
+from raylog.actors.replica.set_aside import (
     DAMAGED,
     DELETED,
     REPLACED,

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from raylog.storage.log import partition_log as log_module
-from raylog.storage.log import segment as segment_module
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.segments import segment as segment_module
 from tests.property.storage import in_memory
 from tests.unit.storage.logs import NOW, batch, crashed, open_log, produced, whole
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.marker import is_marker
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules
 from tests.property.storage import in_memory
 from tests.property.storage.test_cleaner_properties import Killed, killed_after
 from tests.property.storage.test_transaction_properties import (
@@ -55,16 +56,16 @@ class CleanedWorld(World):
         self.now_ms += call.later_ms
         log = self.log
         if log.segments[-1].size:
-            log._roll(self.now_ms)
+            log.roll(self.now_ms)
         log.sync()
         log.cleaned_to = 0
         self.watermark = self.model.end
-        order = log.order_cleaning(self.model.end, self.now_ms, AT_ONCE)
+        order = LogCleaning(log).order_cleaning(self.model.end, self.now_ms, AT_ONCE)
         if order is None:
             return True
         try:
             with killed_after(call.steps):
-                assert log.take_cleaned(clean(order), self.now_ms)
+                assert LogCleaning(log).take_cleaned(clean(order), self.now_ms)
         except Killed:
             self._begin_life(Life(is_clean=False, is_synced=False))
             return False

@@ -14,7 +14,8 @@ from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import LogConfig, PartitionLog
 from tests.property.storage import in_memory
 from tests.simulation.storage.transactions.reader import Row, committed_rows
@@ -211,10 +212,7 @@ class World:
         log, model = self.log, self.model
         assert log.log_end_offset == model.end
         for watermark in {model.lowest_watermark(), (model.lowest_watermark() + model.end) // 2, model.end}:
-            stable = model.stable(watermark)
-            assert log.last_stable_offset(watermark) == stable
-            first = log.first_unstable_offset(watermark)
-            assert min(watermark, watermark if first is None else first) == stable
+            assert log.last_stable_offset(watermark) == model.stable(watermark)
         assert log.has_open_transactions == any(end is None for _, end in model.transactions())
         offsets = sorted({0, model.end, *(batch.base for batch in model.batches[-6:])})
         for start in offsets:
@@ -250,10 +248,10 @@ def test_a_cleaner_leaves_the_last_committed_record_of_each_key(
         log, model = world.log, world.model
         stable = model.stable(model.end)
         log.sync()
-        order = log.order_cleaning(model.end, NOW_MS, AT_ONCE)
+        order = LogCleaning(log).order_cleaning(model.end, NOW_MS, AT_ONCE)
         if order is not None:
             assert order.next_offset <= stable
-            assert log.take_cleaned(clean(order), NOW_MS)
+            assert LogCleaning(log).take_cleaned(clean(order), NOW_MS)
         world.do(life)
         cleaned_to = 0 if order is None else order.next_offset
         committed = model.rows(stable)

@@ -18,7 +18,7 @@ from raylog.storage.batch.times import TimeBounds, TimesFound
 from raylog.storage.errors import DiskFull, StorageIoError
 from raylog.storage.log.config import FileSlice, LogConfig
 from raylog.storage.log.producer_state import ActiveProducer
-from raylog.storage.transactions.aborted import AbortedTxn, find
+from raylog.storage.segments.aborted import AbortedTxn, find
 from tests.simulation.partition.disk import Entry, VirtualLog, chained
 from tests.simulation.world import World
 

@@ -6,11 +6,10 @@ from raylog.base.errors import RaylogError
 from raylog.storage.batch.header import PLAIN, iter_headers, stamp
 from raylog.storage.batch.records import BatchMeta
 from raylog.storage.cleaner.cleaning import Cleaned, CleaningOrder, clean
-from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.errors import CorruptBatch
-from raylog.storage.log.config import AppendInfo
-from raylog.storage.log.files import exists, list_files
-from raylog.storage.log.segment import DELETED, LOG, Segment
+from raylog.storage.files import exists, list_files
+from raylog.storage.log.config import AppendInfo, CompactionRules
+from raylog.storage.segments.segment import DELETED, LOG, Segment
 from tests.simulation.storage import checks, payloads, scrubs
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.lives import Lives
@@ -344,9 +343,9 @@ class Calls(Lives):
         """A cleaner works on the sealed segments, while the owner appends, and perhaps truncates."""
         model, options = self.model, self.options
         rules = CompactionRules(min_cleanable_dirty_ratio=0.0, delete_retention_ms=options.tombstones_ms)
-        checks.check_age(self.log, model, self.log.cleanable(model.committed, self.now_ms, rules))
+        checks.check_age(self.log, model, self.cleaning.cleanable(model.committed, self.now_ms, rules))
         orders: list[CleaningOrder | None] = []
-        if not self._done(lambda: orders.append(self.log.order_cleaning(model.committed, self.now_ms, rules))):
+        if not self._done(lambda: orders.append(self.cleaning.order_cleaning(model.committed, self.now_ms, rules))):
             return
         order = orders[0]
         if order is None:
@@ -366,11 +365,11 @@ class Calls(Lives):
         whole = [batch for batch in model.batches if base <= batch.base < end]
         taken: list[bool] = []
         replaced = [segment.base_offset for old, _ in cleaned.pairs for segment in old]
-        if order.generation == self.log._generation and self.log.segments[0] is order.segments[0]:
+        if order.generation == self.log.generation and self.log.segments[0] is order.segments[0]:
             model.cleanings = [self._cleaned(order, old, new, whole) for old, new in cleaned.pairs]
         if self.draw.random() < 0.3:
             self.disk.faults.fuse = self.draw.randint(0, 20)
-        if self._done(lambda: taken.append(self.log.take_cleaned(cleaned, cleaned.order.now_ms))):
+        if self._done(lambda: taken.append(self.cleaning.take_cleaned(cleaned, cleaned.order.now_ms))):
             require(taken[0] or not model.cleanings, "S14", "a log that was not cut refuses what was cleaned of it")
             if taken[0]:
                 self._swapped(replaced)

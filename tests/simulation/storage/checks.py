@@ -20,8 +20,8 @@ from raylog.storage.batch.header import iter_headers, parse_header
 from raylog.storage.batch.records import decode_batch
 from raylog.storage.cleaner.rules import Cleanable
 from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.files import read_bytes
 from raylog.storage.log.config import FileSlice, LogConfig
-from raylog.storage.log.files import read_bytes
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage.model import Model, Stored

@@ -9,9 +9,9 @@ import random
 from pathlib import Path
 from typing import Final
 
-from raylog.actors.broker.set_aside import DAMAGED, clear_half_deleted, remove_partition_folder, set_aside
+from raylog.actors.replica.set_aside import DAMAGED, clear_half_deleted, remove_partition_folder, set_aside
+from raylog.storage.files import exists, is_folder, list_files, private_folder, sync_folder
 from raylog.storage.log.checkpoints import METADATA, Checkpoints
-from raylog.storage.log.files import exists, is_folder, list_files, private_folder, sync_folder
 from tests.simulation.storage.checks import require
 
 TOPIC_ID: Final = "another-topic"

@@ -17,15 +17,16 @@ from unittest.mock import patch
 from raylog.base.errors import RaylogError
 from raylog.storage.cleaner import cleaning as cleaning_module
 from raylog.storage.cleaner import rewriting as rewriting_module
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.survivors import RANGE_RECORDS
 from raylog.storage.errors import DescriptorsExhausted, DiskFull, LogClosed, NotDurable, StorageIoError
+from raylog.storage.files import list_files
 from raylog.storage.log import partition_log as log_module
-from raylog.storage.log import segment as segment_module
 from raylog.storage.log.config import DAY_MS, LogConfig
-from raylog.storage.log.files import list_files
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.segment import DELETED, LOG, RELATIVE_OFFSET_MAX
+from raylog.storage.segments import segment as segment_module
+from raylog.storage.segments.segment import DELETED, LOG, RELATIVE_OFFSET_MAX
 from tests.simulation.storage import checks
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.disk import Image, PowerLost, VirtualDisk
@@ -175,6 +176,7 @@ class Lives:
 
     def _open(self) -> None:
         self.log = self._open_undamaged()
+        self.cleaning = LogCleaning(self.log)
         checks.check_opened(self.log, self.model)
         self._begin_life()
         self.kept = KeptWatermark(FOLDER, self.log.log_end_offset)
@@ -258,7 +260,7 @@ class Lives:
     def _failed(self) -> None:
         """After an error the log is unchanged, or reports that it must be reopened."""
         try:
-            self.log._require_open()
+            self.log.require_open()
         except LogClosed:
             room, self.disk.faults.room = self.disk.faults.room, None
             self.disk.faults.no_descriptors = False

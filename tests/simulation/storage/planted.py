@@ -7,23 +7,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from raylog.actors.broker import set_aside
+from raylog.actors.replica import set_aside
 from raylog.base.epochs import EpochHistory
 from raylog.base.errors import RaylogError
-from raylog.storage import filesystem
+from raylog.storage import files, filesystem
 from raylog.storage.batch import structure
 from raylog.storage.errors import CorruptBatch, DescriptorsExhausted
-from raylog.storage.log import checkpoints, files, recovery, retention, validation
+from raylog.storage.log import checkpoints, recovery, retention, validation
 from raylog.storage.log import partition_log as log
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.kept_epochs import KeptEpochs
 from raylog.storage.log.kept_watermark import KeptWatermark
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.recovery import Recovery
-from raylog.storage.log.segment import Segment
-from raylog.storage.log.syncing import SyncRound
 from raylog.storage.scrub import slices
+from raylog.storage.scrub.log_scrub import LogScrub
 from raylog.storage.scrub.plan import Passes, Place, Stretch, behind
+from raylog.storage.segments.segment import Segment, SyncRound
 from tests.simulation.planted.bugs import Planted
 
 PROFILE = "storage"
@@ -63,7 +63,7 @@ def _not_durably(path: Path, data: bytes, *, durable: bool = True) -> None:
 
 def _recovery_point_first(original: Method) -> Method:
     def sync(self: PartitionLog) -> int:
-        self._checkpoints.write_recovery_point(self.log_end_offset)
+        self.checkpoints.write_recovery_point(self.log_end_offset)
         end: int = original(self)
         return end
 
@@ -98,9 +98,9 @@ def _forgiven(original: Method) -> Method:
 
 def _counts_for_the_log_before(original: Method) -> Method:
     def truncate_to(self: PartitionLog, offset: int, now_ms: int) -> None:
-        generation = self._generation
+        generation = self.generation
         original(self, offset, now_ms)
-        self._generation = generation
+        self.generation = generation
 
     return truncate_to
 
@@ -313,7 +313,7 @@ STORAGE_BUGS = (
     _bug("a scrub checks no CRC", ("S16",), slices, "_check_crc", _nothing, 60),
     _bug("a scrub looks at no epoch", ("S16",), slices, "check_epoch", _nothing, 200),
     _bug("a scrub reads every other segment", ("S16",), Passes, "next_place", _leaping(Passes.next_place), 60),
-    _bug("what a scrub has found is confirmed never", ("S16",), PartitionLog, "confirm_damage", _nothing, 60),
+    _bug("what a scrub has found is confirmed never", ("S16",), LogScrub, "confirm_damage", _nothing, 60),
     _bug("every log counts as closed cleanly", ("S1", "S2", "S5", "S9"), Recovery, "_open_clean", _always_clean),
     _bug(
         "an index is believed beyond what was synced",

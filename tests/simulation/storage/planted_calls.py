@@ -7,8 +7,8 @@ from raylog.storage.log import reading
 from raylog.storage.log.kept_epochs import KeptEpochs
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.retention import DeletedFiles
-from raylog.storage.log.segment import Segment
+from raylog.storage.segments.replacing import DeletedFiles
+from raylog.storage.segments.segment import Segment
 from tests.simulation.planted.bugs import bugs
 
 PROFILE = "storage"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from raylog.storage.cleaner import rewriting
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.rewriting import SegmentWriter, Tombstones
 from raylog.storage.cleaner.spill import Spill
 from raylog.storage.cleaner.survivors import KeyTable, Survivors
 from raylog.storage.log import recovery
-from raylog.storage.log.cleanable import CleanableLog
+from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.planted.bugs import bugs, nothing
 from tests.simulation.storage.runs import STORAGE_CLEANER
 
@@ -85,9 +86,9 @@ CLEANER_BUGS = (
         (
             "what is not committed is cleaned",
             20,
-            CleanableLog,
+            LogCleaning,
             "cleanable",
-            "upper=self.last_stable_offset(min(high_watermark, self.synced_end_offset))",
+            "upper=log.last_stable_offset(min(high_watermark, log.synced_end_offset))",
             "upper=1 << 62",
         ),
     ),
@@ -97,9 +98,9 @@ CLEANER_BUGS = (
         (
             "a log that was cut meanwhile takes what was cleaned",
             60,
-            CleanableLog,
+            LogCleaning,
             "take_cleaned",
-            "order.generation != self._generation or not all(id(segment) in known for segment in order.segments)",
+            "order.generation != log.generation or not all(id(segment) in known for segment in order.segments)",
             "not known",
         ),
     ),
@@ -118,9 +119,9 @@ CLEANER_BUGS = (
         (
             "the cleaner knows no producers",
             60,
-            CleanableLog,
+            LogCleaning,
             "order_cleaning",
-            "frozenset(self.producers.producers)",
+            "frozenset(log.producers.producers)",
             "frozenset()",
         ),
     ),
@@ -151,8 +152,8 @@ CLEANER_BUGS = (
         (
             "a replaced segment is unlinked at once",
             100,
-            CleanableLog,
-            "take_cleaned",
+            PartitionLog,
+            "replace_segments",
             "now_ms + self.config.file_delete_delay_ms",
             "now_ms - 1",
         ),

@@ -184,7 +184,7 @@ class StorageRun(Calls):
         self.disk.lose_power()
         image = self.disk.image()
         self._open()  # the real one: the model now has its contents
-        disk, floor = self.disk, self.log._recovery_point
+        disk, floor = self.disk, self.log.recovery_point
         hurt = _hurt(image, self.draw, self.model.end)
         if hurt is not None:
             name, what, batch_file = hurt
@@ -222,7 +222,7 @@ class StorageRun(Calls):
         assert isinstance(folder, dict)
         committed = draw.randint(self.log.log_start_offset, self.model.end)
         folder.pop("clean-shutdown", None)
-        point = draw.randint(0, self.log._recovery_point)
+        point = draw.randint(0, self.log.recovery_point)
         folder["recovery-point-checkpoint"] = _with_crc(f"0\n{point}\n").encode()
         folder[HIGH_WATERMARK] = content_of(committed)
         self.files.mount(ROOT, VirtualDisk(draw.getrandbits(48), sector=self.sector, image=image))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raylog.storage import filesystem
-from raylog.storage.log.files import list_files, read_bytes, sync_folder, write_atomically
+from raylog.storage.files import list_files, read_bytes, sync_folder, write_atomically
 from tests.simulation.storage.disk import PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import Process, VirtualFileSystem, running
 from tests.simulation.storage.runs import STORAGE_CLEANER, run_storage

@@ -63,6 +63,8 @@ def sizes_below(*roots: tuple[str, object]) -> Counter[str]:
             is_bounded = isinstance(item, tuple) or (isinstance(item, deque) and item.maxlen is not None)
             sizes[where] += 0 if is_bounded else len(item)
             found += [(where + "[]", each) for each in item]
+            if _is_ours(item):
+                found += [(f"{type(item).__name__}.{name}", each) for name, each in _attributes(item)]
         elif isinstance(item, BYTES):
             sizes[where] += len(item)
         elif isinstance(item, partial):

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raylog.actors.broker.set_aside import topic_id_of
 from raylog.actors.broker.supervisor import partition_folders
 from raylog.actors.naming import REPLICA_PREFIX, replica_name
+from raylog.actors.replica.set_aside import topic_id_of
 from tests.simulation.whole.cluster import folder_of
 
 if TYPE_CHECKING:

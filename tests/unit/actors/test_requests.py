@@ -9,7 +9,7 @@ from raylog.actors.received import ArrivedRequest, received
 from raylog.base.errors import InvalidRequest
 from raylog.core.controller.events import ControllerRequest
 from raylog.core.groups.events import GroupMessage
-from raylog.core.transactions.events import TxnMessage
+from raylog.core.transactions.events import TxnRequest
 from raylog.protocol.broker import MetadataRequest
 from raylog.protocol.controller import CONTROLLER, ControllerMetricsRequest
 from raylog.protocol.groups import GROUP_COORDINATOR, CoordinatorMetricsRequest
@@ -28,7 +28,7 @@ def test_every_request_is_taken_by_a_machine_or_answered_by_the_shell() -> None:
     machines = (
         (CONTROLLER, ControllerRequest),
         (GROUP_COORDINATOR, GroupMessage),
-        (TRANSACTION_COORDINATOR, TxnMessage),
+        (TRANSACTION_COORDINATOR, TxnRequest),
     )
     for endpoint, messages in machines:
         requests = {method.request for method in endpoint.methods.values()}

@@ -14,7 +14,7 @@ from raylog.storage.batch.header import BatchHeader, check_crc, iter_headers, pa
 from raylog.storage.batch.marker import TxnMarker, decode_marker, is_marker
 from raylog.storage.batch.records import Columns, decode_batch
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.transactions import aborted
+from raylog.storage.segments import aborted
 
 Fault = str | int
 """What happens to one produce request:

@@ -24,7 +24,7 @@ from raylog.base.errors import (
 from raylog.rpc import Connection, FrameTooLarge, Limits, Request, TooManyPendingCalls, connect
 from raylog.rpc import connection as connections
 from raylog.rpc.framing import decode_args
-from raylog.rpc.host.occasional import OccasionalDefects
+from raylog.rpc.occasional import OccasionalDefects
 from tests.unit.rpc.support import SECRET, HandlerBug, leave, limits, serving, until
 
 

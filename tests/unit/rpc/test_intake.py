@@ -21,8 +21,8 @@ from raylog.rpc import Connection, Grant, Permissions, Request, Role, Secret, To
 from raylog.rpc import connection as connections
 from raylog.rpc.auth.credentials import derived_client_secret
 from raylog.rpc.framing import GROWTH, NOTIFICATION, REQUEST, FrameDecoder, encode_header
-from raylog.rpc.host.occasional import OccasionalWarning
 from raylog.rpc.intake import SHARE_MIN_BYTES, Intake
+from raylog.rpc.occasional import OccasionalWarning
 from tests.unit.rpc.support import SECRET, Place, is_cut, leave, limits, raw_peer, serving, until
 
 CLIENTS = derived_client_secret(SECRET)

@@ -4,9 +4,9 @@ import logging
 
 import pytest
 
-from raylog.rpc.host.descriptors import MOST_DESCRIPTORS, connections_within, raise_descriptor_limit
-from raylog.rpc.host.occasional import INTERVAL_S, OccasionalWarning
+from raylog.rpc.host import MOST_DESCRIPTORS, connections_within, raise_descriptor_limit
 from raylog.rpc.limits import Limits
+from raylog.rpc.occasional import INTERVAL_S, OccasionalWarning
 from raylog.rpc.patience import Patience, Vitals
 
 LIMITS = Limits()

@@ -10,7 +10,7 @@ import pytest
 from raylog.base.errors import DataDirectoryError, InvalidTopic
 from raylog.storage.directory import META, DataDirectory, parse_partition_folder, partition_folder
 from raylog.storage.errors import DirectoryInUse, NotDurable, StorageIoError, WrongDirectory
-from raylog.storage.log.files import write_atomically
+from raylog.storage.files import write_atomically
 
 
 def test_a_new_directory_gets_an_identity_that_stays(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_the_identity_of_a_new_directory_and_its_name_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    for module in ("directory", "log.files"):
+    for module in ("directory", "files"):
         monkeypatch.setattr(f"raylog.storage.{module}.sync_folder", synced.append)
     with DataDirectory.open(tmp_path / "broker", cluster_id="c", broker_id=None) as directory:
         assert tmp_path not in synced
@@ -87,7 +87,7 @@ def test_a_file_whose_folder_cannot_be_synced_is_there_and_may_be_lost(
     def refuse(folder: Path) -> None:
         raise StorageIoError(f"sync the folder {folder}", OSError(errno.EIO, "Input/output error"))
 
-    monkeypatch.setattr("raylog.storage.log.files.sync_folder", refuse)
+    monkeypatch.setattr("raylog.storage.files.sync_folder", refuse)
     with pytest.raises(NotDurable, match="was written, but may be lost"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"new"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from raylog.storage import filesystem
-from raylog.storage.log.files import read_bytes, remove_tree, write_atomically
+from raylog.storage.files import read_bytes, remove_tree, write_atomically
 from tests.unit.storage.logs import NOW, batch, open_log
 
 STORAGE = Path(__file__).parents[3] / "storage"

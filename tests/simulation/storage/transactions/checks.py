@@ -59,8 +59,6 @@ def _check_stable(log: PartitionLog, model: Model, known: list[Transaction], wat
     stable = log.last_stable_offset(watermark)
     claim = f"below {watermark} the stable end is {stable}, and not from {lowest} to {highest}"
     require(min(lowest, watermark) <= stable <= min(highest, watermark), RULE, claim)
-    first = log.first_unstable_offset(watermark)
-    require(stable == min(watermark, watermark if first is None else first), RULE, f"{claim}: {first} is unstable")
     opened = {found.producer for found, left in certain if left and found.marker is None}
     has_open = log.has_open_transactions
     require(has_open or not opened, RULE, f"the transactions of {opened} are open, and the log knows of none")

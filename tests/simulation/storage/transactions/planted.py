@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.cleaner import cleaning
-from raylog.storage.cleaner.ages import Ages
+from raylog.storage.cleaner.log_cleaning import Ages, LogCleaning
 from raylog.storage.cleaner.markers import Markers
 from raylog.storage.log import partition_log, recovery
-from raylog.storage.log.cleanable import CleanableLog
+from raylog.storage.log.open_transactions import Transactions
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.log.reading import SegmentList
 from raylog.storage.log.recovery import Recovery
-from raylog.storage.log.segment import Segment
-from raylog.storage.transactions.log import TransactionalLog
-from raylog.storage.transactions.state import Transactions
+from raylog.storage.segments.segment import Segment
 from tests.simulation.planted.bugs import bugs
 
 PROFILE = "storage-transactions"
@@ -69,10 +68,10 @@ TRANSACTION_BUGS = bugs(
     (
         "a look-up of aborted transactions ends too early",
         60,
-        TransactionalLog,
+        SegmentList,
         "aborted_between",
-        "if find(self._aborted_of(segment), start, upper, found):",
-        "if find(self._aborted_of(segment), start, upper, found) or found:",
+        "if find(self.aborted_of(segment), start, upper, found):",
+        "if find(self.aborted_of(segment), start, upper, found) or found:",
     ),
     (
         "a repeated marker ends the next transaction",
@@ -150,7 +149,7 @@ TRANSACTION_BUGS = bugs(
         "a sealed segment has no file of aborted transactions",
         20,
         PartitionLog,
-        "_roll",
+        "roll",
         "self._active.keep_aborted(self.producers.transactions.aborted)",
         "pass",
     ),
@@ -191,10 +190,10 @@ TRANSACTION_BUGS = bugs(
     (
         "the cleaner goes on to the high watermark",
         60,
-        CleanableLog,
+        LogCleaning,
         "cleanable",
-        "self.last_stable_offset(min(high_watermark, self.synced_end_offset))",
-        "min(high_watermark, self.synced_end_offset)",
+        "log.last_stable_offset(min(high_watermark, log.synced_end_offset))",
+        "min(high_watermark, log.synced_end_offset)",
     ),
     (
         "an aborted record supersedes the one before it",
@@ -207,10 +206,10 @@ TRANSACTION_BUGS = bugs(
     (
         "the cleaner knows no transaction that was aborted behind what it cleans",
         200,
-        CleanableLog,
+        LogCleaning,
         "order_cleaning",
-        "tuple(self.aborted_between(first.base_offset, behind.base_offset))",
-        "tuple(entry for entry in self.aborted_between(first.base_offset, behind.base_offset)"
+        "tuple(log.aborted_between(first.base_offset, behind.base_offset))",
+        "tuple(entry for entry in log.aborted_between(first.base_offset, behind.base_offset)"
         " if entry.last_offset < behind.base_offset)",
     ),
     (

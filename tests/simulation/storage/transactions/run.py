@@ -17,7 +17,7 @@ from raylog.storage.batch.records import BatchMeta
 from raylog.storage.cleaner.cleaning import CleaningOrder
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.segment import Segment
+from raylog.storage.segments.segment import Segment
 from tests.simulation.storage import payloads
 from tests.simulation.storage.checks import require
 from tests.simulation.storage.model import Records, Stored

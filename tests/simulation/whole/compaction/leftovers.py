@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from raylog.core.controller.coordinators import INTERNAL_TOPICS
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.rules import is_due
 from tests.simulation.whole.books import At
 
@@ -22,7 +23,9 @@ def dirty_table(observer: Observer, partitions: list[At]) -> str:
             if runner is None:
                 return f"the replica of {at} on broker {broker} does not run"
             rules = runner.log.config.compaction
-            if rules is not None and is_due(runner.log.cleanable(runner.machine.high_watermark, 0, rules), 0, rules):
+            if rules is not None and is_due(
+                LogCleaning(runner.log).cleanable(runner.machine.high_watermark, 0, rules), 0, rules
+            ):
                 return f"the replica of {at} on broker {broker} has something to clean"
     return ""
 

@@ -8,8 +8,8 @@ from typing import Any, Final
 from raylog.actors.coordinators.stored_rows import LiveRows
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.storage.cleaner import cleaning
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.markers import Markers
-from raylog.storage.log.cleanable import CleanableLog
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import ACCOUNTS
 from tests.simulation.whole.planted.bugs import Bug
@@ -24,8 +24,8 @@ def _edit(*texts: str) -> Callable[[Any], Any]:
 def _forgets_the_open(original: Callable[..., bool]) -> Callable[..., bool]:
     """A log that takes cleaned segments has no open transaction any more."""
 
-    def take_cleaned(self: CleanableLog, *arguments: Any) -> bool:
-        self.producers.transactions.open.clear()
+    def take_cleaned(self: LogCleaning, *arguments: Any) -> bool:
+        self._log.producers.transactions.open.clear()
         return original(self, *arguments)
 
     return take_cleaned
@@ -55,9 +55,9 @@ ACCOUNT_BUGS: Final = (
     ),
     _bug(
         "a cleaner goes beyond the last stable offset",
-        CleanableLog,
+        LogCleaning,
         "cleanable",
-        _edit("self.last_stable_offset(min(high_watermark, self.synced_end_offset))", "high_watermark"),
+        _edit("log.last_stable_offset(min(high_watermark, log.synced_end_offset))", "high_watermark"),
         "W19",
         "W28",
         "W24",
@@ -65,7 +65,7 @@ ACCOUNT_BUGS: Final = (
     ),
     _bug(
         "a log forgets its open transactions when it is cleaned",
-        CleanableLog,
+        LogCleaning,
         "take_cleaned",
         _forgets_the_open,
         "W24",

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from raylog.actors.replica.cleaner import Cleaner
 from raylog.storage.cleaner import rewriting
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.cleaner.survivors import KeyTable
-from raylog.storage.log.cleanable import CleanableLog
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import COMPACTION
 from tests.simulation.whole.planted.bugs import Bug
@@ -42,11 +42,9 @@ COMPACTION_BUGS: Final = (
     ),
     _bug(
         "a cleaner goes beyond the high watermark",
-        CleanableLog,
+        LogCleaning,
         "cleanable",
-        _edit(
-            "upper=self.last_stable_offset(min(high_watermark, self.synced_end_offset))", "upper=self.log_end_offset"
-        ),
+        _edit("upper=log.last_stable_offset(min(high_watermark, log.synced_end_offset))", "upper=log.log_end_offset"),
         _LOST,
         40,
     ),

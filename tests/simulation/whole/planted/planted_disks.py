@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from raylog.actors.metadata.voter_files import VoterState
 from raylog.core.replication.disk import DiskHealth
-from raylog.storage.log.syncing import SyncRound
+from raylog.storage.segments.segment import SyncRound
 from tests.simulation.whole.plan import DISK
 from tests.simulation.whole.planted.bugs import Bug
 

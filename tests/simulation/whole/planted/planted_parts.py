@@ -31,10 +31,11 @@ from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine
 from raylog.protocol import elsewhere
 from raylog.rpc.auth import handshake
-from raylog.rpc.auth.permissions import Permissions
-from raylog.storage.log import index, partition_log
+from raylog.rpc.permissions import Permissions
+from raylog.storage.log import partition_log
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
+from raylog.storage.segments import index
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import SEEDS, Bug

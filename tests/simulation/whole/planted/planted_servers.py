@@ -22,7 +22,7 @@ from raylog.core.replication.leader import Leader
 from raylog.core.replication.parked import ParkedProduces
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.log.segment import Segment
+from raylog.storage.segments.segment import Segment
 from tests.simulation.whole.plan import OPERATOR
 from tests.simulation.whole.planted.bugs import Bug
 

@@ -20,8 +20,8 @@ from raylog.core.groups import offsets, pending
 from raylog.core.transactions import rules
 from raylog.core.transactions.coordinator import TxnDecision
 from raylog.core.transactions.states import TxnState
+from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.producer_state import ProducerState
-from raylog.storage.transactions.log import TransactionalLog
 from tests.simulation.whole.plan import TRANSACTIONS
 from tests.simulation.whole.planted.bugs import Bug
 
@@ -198,7 +198,7 @@ def _bug(name: str, target: Any, attribute: str, patch: Callable[[Any], Any], *r
 
 
 TRANSACTION_BUGS: Final = (
-    _bug("all below the high watermark is stable", TransactionalLog, "last_stable_offset", _to_the_watermark, "W24"),
+    _bug("all below the high watermark is stable", PartitionLog, "last_stable_offset", _to_the_watermark, "W24"),
     _bug("a fetch does not name aborted transactions", ConsumerReads, "_aborted", _none_aborted, "W24"),
     _bug("a consumer returns aborted records", AbortedBatches, "hides", _false, "W24"),
     _bug("a reader of files returns aborted records", Place, "read", _file_hides_nothing, "W24"),
@@ -227,7 +227,7 @@ TRANSACTION_BUGS: Final = (
         "W27",
         "W9",
     ),
-    _bug("a leader queries no coordinator", TransactionalLog, "transaction_of", _none_opens, "W25"),
+    _bug("a leader queries no coordinator", ProducerState, "transaction_of", _none_opens, "W25"),
     _bug("a coordinator confirms what is not open", rules, "claim_error", _none_opens, "W25"),
     _bug("an abort commits", CoordinatorCalls, "end", _always_committed, "W24"),
 )

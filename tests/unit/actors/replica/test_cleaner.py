@@ -16,8 +16,8 @@ from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import CleaningAborted
-from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.folder_lock import FolderLock
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, open_log
 
@@ -157,7 +157,7 @@ def test_a_replica_does_not_stay_awake_for_markers(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0", CompactionRules(max_compaction_lag_ms=1_000))
     meta = BatchMeta(7, 0, 0, attributes=TRANSACTIONAL_BIT)
     log.append_as_leader(encode_batch([b"k"], [b"of a transaction"], [NOW], None, meta), 0, NOW)
-    log._roll(NOW)
+    log.roll(NOW)
     log.append_marker(TxnMarker(7, 1, 1, True), 0, NOW)
     log.sync()
     cleaner = cleaner_of(log)

@@ -8,10 +8,10 @@ import pytest
 
 from raylog.storage.batch.records import encode_batch
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.errors import DiskFull
 from raylog.storage.log.checkpoints import Checkpoints
-from raylog.storage.log.config import LogConfig
+from raylog.storage.log.config import CompactionRules, LogConfig
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.actors.replica.following import OTHER, STARTED_MS, Clocks, Following, opened
 
@@ -39,9 +39,9 @@ def parted(tmp_path: Path) -> Iterator[tuple[Following, PartitionLog]]:
     mine.replicate(before, most_bytes=300)
     mine.log.sync()
     assert mine.runner.machine is not None
-    order = mine.log.order_cleaning(mine.runner.machine.high_watermark, STARTED_MS + 10, RULES)
+    order = LogCleaning(mine.log).order_cleaning(mine.runner.machine.high_watermark, STARTED_MS + 10, RULES)
     assert order is not None
-    assert mine.log.take_cleaned(clean(order), STARTED_MS + 10)
+    assert LogCleaning(mine.log).take_cleaned(clean(order), STARTED_MS + 10)
     leader.assign_leader_epoch(2, SHARED)
     for number in range(5):
         leader.append_as_leader(record(100 + number), 2, STARTED_MS)

@@ -13,7 +13,7 @@ from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.errors import DiskFull
 from raylog.storage.log.checkpoints import Checkpoints
 from raylog.storage.log.config import LogConfig
-from raylog.storage.log.segment import Segment
+from raylog.storage.segments.segment import Segment
 from tests.unit.actors.replica.following import ME, Clocks, Following, Request
 
 DAY_MS = 86_400_000

@@ -29,7 +29,7 @@ from raylog.protocol.replica import (
 from raylog.rpc import machine_number
 from raylog.storage.batch.header import TRANSACTIONAL_BIT, iter_headers
 from raylog.storage.batch.records import BatchMeta, encode_batch
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.actors.replica.test_consumer_reads import Answered, leading
 from tests.unit.storage.logs import NOW, batch

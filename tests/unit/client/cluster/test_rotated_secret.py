@@ -25,7 +25,7 @@ from raylog.rpc import Grant, TopicGrant, connection, mint
 from raylog.rpc.auth.secret_files import CLIENT_FILE, SecretFiles, make_secrets, read_values, write_values
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
-from raylog.rpc.host.occasional import OccasionalWarning
+from raylog.rpc.occasional import OccasionalWarning
 from tests.unit.client.consumer_support import read, with_coordinator
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

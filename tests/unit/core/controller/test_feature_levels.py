@@ -19,7 +19,7 @@ from raylog.core.metadata.records import (
     record_from_wire,
 )
 from raylog.protocol.admin import RaiseFeatureLevelRequest, StopBrokerRequest
-from raylog.rpc.version import FEATURE_LEVEL
+from raylog.rpc.auth.handshake import FEATURE_LEVEL
 from tests.unit.core.controller.bench import AWAKE, Bench
 
 NEXT = LevelRange(1, 3)

@@ -10,7 +10,7 @@ import pytest
 from raylog.base.errors import AuthenticationFailed
 from raylog.rpc import Credentials, Role, connect
 from raylog.rpc.auth.addresses import ENV_ADVERTISED, Advertised, canonical
-from raylog.rpc.version import FEATURE_LEVEL, SOFTWARE
+from raylog.rpc.auth.handshake import FEATURE_LEVEL, SOFTWARE
 from tests.unit.rpc.support import SECRET, is_cut, leave, serving, stranger, until
 
 

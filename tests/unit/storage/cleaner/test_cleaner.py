@@ -19,10 +19,11 @@ from raylog.storage.batch.header import MAGIC_COLUMNS, iter_headers, parse_heade
 from raylog.storage.batch.records import BatchMeta, assemble_batch, decode_batch, encode_batch
 from raylog.storage.cleaner import cleaning
 from raylog.storage.cleaner.cleaning import SPILL, CleaningAborted, clean
-from raylog.storage.cleaner.rewriting import CLEANED
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
 from raylog.storage.errors import LogClosed, LogDamaged, NoRoomToClean, TooManyToClean
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
+from raylog.storage.segments.replacing import CLEANED
 from tests.unit.storage.logs import NOW, open_log
 
 AT_ONCE = CompactionRules(min_cleanable_dirty_ratio=0.0)
@@ -67,8 +68,8 @@ def written(folder: Path) -> PartitionLog:
 
 
 def clean_once(log: PartitionLog) -> bool:
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
-    return order is not None and log.take_cleaned(clean(order), NOW)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    return order is not None and LogCleaning(log).take_cleaned(clean(order), NOW)
 
 
 def table(log: PartitionLog) -> dict[int, tuple[bytes | None, bytes | None]]:
@@ -124,7 +125,7 @@ def test_what_is_left_of_two_leader_epochs_stays_apart(tmp_path: Path) -> None:
         put(log, epoch, a=b"1")
         put(log, epoch, a=b"2")
     put(log, 2, a=b"last")
-    log._roll(NOW)
+    log.roll(NOW)
     log.sync()
     assert clean_once(log)
     data = log.read(0, 10_000, log.log_end_offset)
@@ -141,7 +142,7 @@ def test_a_follower_behind_gets_the_rest_of_a_gap(tmp_path: Path) -> None:
     for number in range(4):
         put(leader, 0, a=b"%d" % number)
     follower.append_as_follower(leader.read(0, 1, 4), NOW)
-    leader._roll(NOW)
+    leader.roll(NOW)
     leader.sync()
     assert clean_once(leader)
     follower.append_as_follower(leader.read(1, 1000, 4), NOW)
@@ -153,12 +154,12 @@ def test_a_follower_behind_gets_the_rest_of_a_gap(tmp_path: Path) -> None:
 
 def test_a_log_that_was_cut_meanwhile_keeps_its_own_segments(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0")
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
     cleaned = clean(order)
     log.truncate_to(14, NOW)
     before = table(log)
-    assert not log.take_cleaned(cleaned, NOW)
+    assert not LogCleaning(log).take_cleaned(cleaned, NOW)
     cleaned.discard()
     assert table(log) == before
     assert not list(log.folder.glob("*.cleaned"))
@@ -183,7 +184,7 @@ def test_the_next_life_takes_nothing_for_clean_that_follows_a_cut(
 
 def test_a_segment_that_retention_removes_ends_a_cleaning(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0")
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
     order.segments[1].path.unlink()
     with pytest.raises(CleaningAborted):
@@ -193,7 +194,7 @@ def test_a_segment_that_retention_removes_ends_a_cleaning(tmp_path: Path) -> Non
 
 def test_damage_ends_a_cleaning_and_is_not_copied(tmp_path: Path) -> None:
     log = written(tmp_path / "t-0")
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
     data = bytearray(order.segments[1].path.read_bytes())
     data[80] ^= 1
@@ -208,9 +209,9 @@ def test_keys_that_do_not_fit_into_memory_go_to_a_file_and_back(tmp_path: Path) 
     log = written(tmp_path / "t-0")
     other = written(tmp_path / "t-1")
     for each, memory_bytes in ((log, 1), (other, 1 << 20)):
-        order = each.order_cleaning(each.log_end_offset, NOW, AT_ONCE)
+        order = LogCleaning(each).order_cleaning(each.log_end_offset, NOW, AT_ONCE)
         assert order is not None
-        assert each.take_cleaned(clean(order, memory_bytes=memory_bytes), NOW)
+        assert LogCleaning(each).take_cleaned(clean(order, memory_bytes=memory_bytes), NOW)
     assert table(log) == table(other)
     assert not list(log.folder.glob("*.tmp"))
     log.close()
@@ -237,7 +238,7 @@ def full_disk(call: str, suffix: str) -> Iterator[None]:
 def test_a_full_disk_ends_a_cleaning_and_the_next_look_repeats_it(tmp_path: Path, call: str, suffix: str) -> None:
     log = written(tmp_path / "t-0")
     before = table(log)
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
     with full_disk(call, suffix), pytest.raises(NoRoomToClean, match=r"No space left .* move partitions .* unchanged"):
         clean(order, memory_bytes=1)
@@ -301,9 +302,9 @@ def test_a_key_of_any_size_is_cleaned(tmp_path: Path) -> None:
         log.append_as_leader(encode_batch([large], [value], [NOW], None, BatchMeta()), 0, NOW)
     put(log, 0, a=b"in the open segment")
     log.sync()
-    order = log.order_cleaning(log.log_end_offset, NOW, AT_ONCE)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, NOW, AT_ONCE)
     assert order is not None
-    assert log.take_cleaned(clean(order, memory_bytes=1000), NOW)
+    assert LogCleaning(log).take_cleaned(clean(order, memory_bytes=1000), NOW)
     assert log.size_bytes < 1_100_000
     assert log.read(0, 1 << 21, log.log_end_offset).count(large) == 1
     log.close()
@@ -317,7 +318,7 @@ def test_tombstones_go_from_a_log_to_which_nothing_is_written(tmp_path: Path, op
         put(log, 0, **{f"k{number}": b"v"})
     for number in range(6):
         put(log, 0, **{f"k{number}": None})
-    log._roll(NOW)
+    log.roll(NOW)
     log.sync()
 
     def records_in(log: PartitionLog) -> int:
@@ -325,8 +326,8 @@ def test_tombstones_go_from_a_log_to_which_nothing_is_written(tmp_path: Path, op
         return sum(header.record_count for _, header in iter_headers(data) if not header.is_control)
 
     def cleaned_at(moment_ms: int) -> bool:
-        order = log.order_cleaning(log.log_end_offset, moment_ms, rules)
-        return order is not None and log.take_cleaned(clean(order), moment_ms)
+        order = LogCleaning(log).order_cleaning(log.log_end_offset, moment_ms, rules)
+        return order is not None and LogCleaning(log).take_cleaned(clean(order), moment_ms)
 
     assert cleaned_at(NOW)
     assert records_in(log) == 6

@@ -9,7 +9,8 @@ from raylog.storage.batch.cleaned import horizon_of
 from raylog.storage.batch.header import BatchHeader, iter_headers
 from raylog.storage.batch.marker import decode_marker, is_marker
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.cleaner.test_cleaner import Killed, killed_after, put
 from tests.unit.storage.cleaner.test_cleaner_transactions import P, Q, end, rows, send, written
@@ -23,9 +24,9 @@ def clean_at(log: PartitionLog, now_ms: int) -> None:
     """Clean all sealed segments, whether or not they are clean."""
     log.sync()
     log.cleaned_to = 0
-    order = log.order_cleaning(log.log_end_offset, now_ms, RULES)
+    order = LogCleaning(log).order_cleaning(log.log_end_offset, now_ms, RULES)
     assert order is not None
-    assert log.take_cleaned(clean(order), now_ms)
+    assert LogCleaning(log).take_cleaned(clean(order), now_ms)
 
 
 def drop_snapshots(log: PartitionLog) -> None:
@@ -120,7 +121,7 @@ def test_a_marker_stays_while_a_snapshot_needs_it(tmp_path: Path) -> None:
     whole = two_transactions(tmp_path / "whole")
     whole.truncate_to(5, NOW)
     assert set(whole.producers.transactions.open) == {Q}
-    log._checkpoints.write_snapshot(5, whole.producers, durable=True)
+    log.checkpoints.write_snapshot(5, whole.producers, durable=True)
     whole.close()
     for later in range(3):
         clean_at(log, NOW + later * RETENTION)

@@ -11,7 +11,8 @@ from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import BatchMeta, encode_batch
 from raylog.storage.cleaner.cleaning import CleaningOrder
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.simulation.storage.transactions.reader import committed_rows
 from tests.unit.storage.cleaner.test_cleaner import Killed, clean_once, killed_after, put, table
@@ -132,7 +133,7 @@ def with_something_clean(folder: Path) -> PartitionLog:
     """A log with a segment that is clean, and a transaction open at its end."""
     log = open_log(folder)
     put(log, 1, a=b"0")
-    log._roll(NOW)
+    log.roll(NOW)
     log.sync()
     assert clean_once(log)
     send(log, P, 0, 0, b=b"0")
@@ -142,12 +143,12 @@ def with_something_clean(folder: Path) -> PartitionLog:
 def ordered(log: PartitionLog, age_ms: int) -> CleaningOrder | None:
     """What is to be cleaned when the log's records have this age."""
     log.sync()
-    return log.order_cleaning(log.log_end_offset, NOW + age_ms, BY_AGE)
+    return LogCleaning(log).order_cleaning(log.log_end_offset, NOW + age_ms, BY_AGE)
 
 
 def test_the_lag_counts_from_the_first_record_behind_markers(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll(NOW)
+    log.roll(NOW)
     end(log, P, 1, committed=True)
     put(log, 1, a=b"1")
     log.cleaned_to = log.segments[-1].base_offset
@@ -160,12 +161,12 @@ def test_the_lag_counts_from_the_first_record_behind_markers(tmp_path: Path) -> 
 
 def test_a_segment_of_markers_does_not_hide_the_age_of_the_next_one(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll(NOW)
+    log.roll(NOW)
     log.cleaned_to = log.log_end_offset
     end(log, P, 1, committed=True)
-    log._roll(NOW)
+    log.roll(NOW)
     put(log, 1, a=b"1")
-    log._roll(NOW)
+    log.roll(NOW)
     assert ordered(log, LAG_MS - 1) is None
     order = ordered(log, LAG_MS)
     assert order is not None
@@ -175,14 +176,14 @@ def test_a_segment_of_markers_does_not_hide_the_age_of_the_next_one(tmp_path: Pa
 
 def test_markers_alone_have_no_age(tmp_path: Path) -> None:
     log = with_something_clean(tmp_path / "t-0")
-    log._roll(NOW)
+    log.roll(NOW)
     log.cleaned_to = log.log_end_offset
-    dirty = [log.has_dirty_records]
+    dirty = [LogCleaning(log).has_dirty_records]
     end(log, P, 1, committed=True)
-    dirty.append(log.has_dirty_records)
+    dirty.append(LogCleaning(log).has_dirty_records)
     assert ordered(log, 1000 * LAG_MS) is None
     put(log, 1, a=b"1")
-    dirty.append(log.has_dirty_records)
+    dirty.append(LogCleaning(log).has_dirty_records)
     assert dirty == [False, False, True]
     log.close()
 

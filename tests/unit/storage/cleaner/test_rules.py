@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from raylog.storage.cleaner.rules import Cleanable, CompactionRules, Stretch, cleanable, groups, is_due, is_overdue
+from raylog.storage.cleaner.rules import Cleanable, Stretch, cleanable, groups, is_due, is_overdue
+from raylog.storage.log.config import CompactionRules
 
 NOW_MS = 1_000_000
 SEGMENTS = (Stretch(0, 10, 100, NOW_MS - 300), Stretch(10, 20, 200, NOW_MS - 200), Stretch(20, 30, 300, NOW_MS - 100))

@@ -16,7 +16,7 @@ from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, NONE, ZSTD
 from raylog.storage.batch.header import MAGIC_COLUMNS, MAGIC_KAFKA
 from raylog.storage.batch.records import BODY_BYTES_MAX, Header, assemble_batch, encode_batch
 from raylog.storage.batch.rewriting import Rewriting
-from raylog.storage.cleaner.rules import CompactionRules
+from raylog.storage.log.config import CompactionRules
 from raylog.storage.log.partition_log import PartitionLog
 from tests.unit.storage.logs import NOW, open_log
 

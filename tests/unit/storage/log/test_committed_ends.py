@@ -108,8 +108,8 @@ def test_a_watermark_below_the_start_of_a_log_says_nothing(tmp_path: Path) -> No
     kept = KeptWatermark(log.folder, log.log_end_offset)
     kept.want(END)
     kept.keep()
-    log._checkpoints.write_recovery_point(0)
-    log._checkpoints.write_log_start(END + 5)
+    log.checkpoints.write_recovery_point(0)
+    log.checkpoints.write_log_start(END + 5)
     folder = crashed(log, tmp_path / "killed")
     for path in folder.glob("*.log"):
         path.unlink()

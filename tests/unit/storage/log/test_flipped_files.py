@@ -42,8 +42,8 @@ def filled(folder: Path) -> PartitionLog:
     log.append_as_leader(bytearray(batch(b"plain", b"ones")), 14, NOW)
     log.sync()
     log.advance_log_start(4)
-    log._checkpoints.write_cleaned_to(6)
-    log._checkpoints.write_tombstones_due(NOW)
+    log.checkpoints.write_cleaned_to(6)
+    log.checkpoints.write_tombstones_due(NOW)
     log.checkpoint(early=True)
     return log
 

@@ -19,9 +19,8 @@ from raylog.storage.batch.compression import COMPRESSIONS, GZIP, LZ4, SNAPPY, ZS
 from raylog.storage.batch.header import HEADER_BYTES, MAGIC_COLUMNS, MAGIC_KAFKA, with_body
 from raylog.storage.batch.records import assemble_batch, encode_batch, encode_kafka_batch
 from raylog.storage.batch.rewriting import Rewriting
-from raylog.storage.cleaner.rules import CompactionRules
 from raylog.storage.log.bodies import open_bodies, takes_long
-from raylog.storage.log.config import LogConfig
+from raylog.storage.log.config import CompactionRules, LogConfig
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.validation import AT_ONCE_BYTES, DECOMPRESSED_BYTES_MAX, inspect
 from tests.unit.storage.logs import NOW, batch, open_log, values_of, whole

@@ -20,7 +20,7 @@ from raylog.storage.errors import CorruptBatch, LogClosed, WrongTopicId
 from raylog.storage.log import partition_log
 from raylog.storage.log.checkpoints import RECOVERY_POINT
 from raylog.storage.log.partition_log import CHECKPOINT_SECONDS, PartitionLog
-from raylog.storage.log.segment import Segment
+from raylog.storage.segments.segment import Segment
 from tests.unit.storage.logs import NOW, batch, crashed, open_files_below, open_log, produced, values_of, whole
 
 

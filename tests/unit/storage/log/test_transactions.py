@@ -19,8 +19,8 @@ from raylog.storage.errors import CorruptBatch
 from raylog.storage.log import partition_log
 from raylog.storage.log.config import AppendInfo
 from raylog.storage.log.partition_log import PartitionLog
-from raylog.storage.log.segment import TXN_INDEX
-from raylog.storage.transactions.aborted import AbortedTxn, from_bytes, is_as_good, to_bytes
+from raylog.storage.segments.aborted import AbortedTxn, from_bytes, is_as_good, to_bytes
+from raylog.storage.segments.segment import TXN_INDEX
 from tests.unit.storage.logs import NOW, batch, crashed, open_log
 
 P, Q = 7, 8
@@ -68,29 +68,29 @@ def test_look_ups_by_time_find_no_marker(log: PartitionLog) -> None:
 
 def test_the_stable_end_stops_at_the_oldest_transaction_that_is_open(log: PartitionLog) -> None:
     log.append_as_leader(batch(b"plain"), 1, NOW)
-    assert (log.first_unstable_offset(1), log.last_stable_offset(1), log.has_open_transactions) == (None, 1, False)
+    assert (log.last_stable_offset(1), log.has_open_transactions) == (1, False)
     write(log, P)
     write(log, Q)
-    assert (log.first_unstable_offset(3), log.last_stable_offset(3), log.has_open_transactions) == (1, 1, True)
+    assert (log.last_stable_offset(3), log.has_open_transactions) == (1, True)
     assert log.last_stable_offset(1) == 1
     end(log, P)
-    assert (log.first_unstable_offset(4), log.last_stable_offset(4)) == (2, 2)
+    assert log.last_stable_offset(4) == 2
     end(log, Q, committed=True)
-    assert (log.first_unstable_offset(5), log.last_stable_offset(5), log.has_open_transactions) == (None, 5, False)
+    assert (log.last_stable_offset(5), log.has_open_transactions) == (5, False)
 
 
 def test_a_transaction_is_unstable_until_its_marker_is_committed(log: PartitionLog) -> None:
     write(log)
     end(log)
-    assert (log.first_unstable_offset(1), log.last_stable_offset(1)) == (0, 0)
-    assert (log.first_unstable_offset(2), log.last_stable_offset(2)) == (None, 2)
+    assert log.last_stable_offset(1) == 0
+    assert log.last_stable_offset(2) == 2
 
 
 def test_a_transaction_that_reaches_below_the_log_start_is_bounded_by_it(log: PartitionLog) -> None:
     write(log, count=1)
     write(log, sequence=1)
     log.advance_log_start(1)
-    assert (log.first_unstable_offset(2), log.last_stable_offset(2)) == (1, 1)
+    assert log.last_stable_offset(2) == 1
 
 
 def test_readers_get_the_aborted_transactions_of_their_offsets(log: PartitionLog) -> None:
@@ -142,7 +142,7 @@ def test_a_repeated_marker_does_not_end_the_next_transaction(log: PartitionLog) 
     end(log)
     write(log, epoch=1)
     assert end(log) == AppendInfo(3, 3, True, -1, 1)
-    assert (log.log_end_offset, log.first_unstable_offset(3)) == (3, 2)
+    assert (log.log_end_offset, log.last_stable_offset(3)) == (3, 2)
     end(log, epoch=2)
     with pytest.raises(InvalidProducerEpoch):
         end(log, epoch=1)
@@ -188,7 +188,7 @@ def test_the_next_life_knows_all_transactions(tmp_path: Path, segment_bytes: int
         end(log, P, epoch=number + 1, committed=number % 2 == 1)
         if number == 3:
             log.sync()
-    known = (log.aborted_transactions(0, 18), log.first_unstable_offset(18), log.producers.transactions.open)
+    known = (log.aborted_transactions(0, 18), log.last_stable_offset(18), log.producers.transactions.open)
     assert known == ([(P, 0), (P, 6), (P, 12)], 1, {Q: 1})
     if is_clean:
         folder = log.folder
@@ -197,7 +197,7 @@ def test_the_next_life_knows_all_transactions(tmp_path: Path, segment_bytes: int
         folder = crashed(log, tmp_path / "crashed")
     again = open_log(folder, segment_bytes=segment_bytes)
     transactions = again.producers.transactions
-    assert (again.aborted_transactions(0, 18), again.first_unstable_offset(18), transactions.open) == known
+    assert (again.aborted_transactions(0, 18), again.last_stable_offset(18), transactions.open) == known
     assert end(again, P, epoch=6).duplicate
     again.close()
 
@@ -212,11 +212,11 @@ def test_a_cut_takes_the_transactions_with_it(tmp_path: Path, segment_bytes: int
     end(log, P, epoch=2)  # 4
     end(log, Q)  # 5
     log.truncate_to(4, NOW)
-    assert (log.aborted_transactions(0, 4), log.first_unstable_offset(4)) == ([(P, 0)], 2)
+    assert (log.aborted_transactions(0, 4), log.last_stable_offset(4)) == ([(P, 0)], 2)
     log.truncate_to(1, NOW)
-    assert (log.aborted_transactions(0, 1), log.first_unstable_offset(1)) == ([], 0)
+    assert (log.aborted_transactions(0, 1), log.last_stable_offset(1)) == ([], 0)
     log.truncate_fully_and_start_at(10, NOW)
-    assert (log.aborted_transactions(10, 10), log.first_unstable_offset(10)) == ([], None)
+    assert (log.aborted_transactions(10, 10), log.last_stable_offset(10)) == ([], 10)
     assert not list(log.folder.glob("*" + TXN_INDEX))
     log.close()
 

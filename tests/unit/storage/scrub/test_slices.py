@@ -11,6 +11,7 @@ from raylog.storage.errors import LogDamaged
 from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA, RECOVERY_POINT
 from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.scrub import slices
+from raylog.storage.scrub.log_scrub import LogScrub
 from raylog.storage.scrub.plan import Passes, Place, behind
 from raylog.storage.scrub.slices import CHECKPOINT, NO_TIMESTAMP, Scrubbed, read_passes, scrub, write_passes
 from tests.unit.storage.logs import NOW, batch, open_log, produced
@@ -37,14 +38,14 @@ def log(tmp_path: Path) -> Iterator[PartitionLog]:
 def whole_pass(log: PartitionLog, size: int = SLICE) -> list[Scrubbed]:
     """All slices of a pass; behind damage the next segment follows."""
     passes, newest, found = Passes(), NO_TIMESTAMP, list[Scrubbed]()
-    while (place := passes.next_place(log.stretches())) is not None:
+    while (place := passes.next_place(LogScrub(log).stretches())) is not None:
         newest = newest if place.position else NO_TIMESTAMP
-        order = log.order_scrub(place, size, newest)
+        order = LogScrub(log).order_scrub(place, size, newest)
         assert order is not None
         done = scrub(order)
         found.append(done)
         newest = done.newest
-        passes = passes.read_to(done.place if done.damage is None else behind(place, log.stretches()))
+        passes = passes.read_to(done.place if done.damage is None else behind(place, LogScrub(log).stretches()))
     return found
 
 
@@ -69,7 +70,7 @@ def test_nothing_is_found_in_a_whole_log(log: PartitionLog, size: int) -> None:
 def test_batches_that_are_not_synced_are_left_for_later(log: PartitionLog) -> None:
     log.append_as_leader(bytearray(batch(b"new")), 6, NOW)
     assert whole_pass(log)[-1].place.offset == log.segments[-1].base_offset
-    assert log.order_scrub(Place(log.segments[-1].base_offset, 0, 0), 9, 0) is None
+    assert LogScrub(log).order_scrub(Place(log.segments[-1].base_offset, 0, 0), 9, 0) is None
 
 
 def test_every_bit_of_the_batches_is_looked_at(log: PartitionLog) -> None:
@@ -80,7 +81,7 @@ def test_every_bit_of_the_batches_is_looked_at(log: PartitionLog) -> None:
         try:
             found = damages(log)
             assert len(found) == 1, f"bit {bit}"
-            confirmed = log.confirm_damage(found[0])
+            confirmed = LogScrub(log).confirm_damage(found[0])
         finally:
             segment.path.write_bytes(right)
         assert confirmed is not None, f"bit {bit}"
@@ -88,7 +89,7 @@ def test_every_bit_of_the_batches_is_looked_at(log: PartitionLog) -> None:
         assert (confirmed.path, confirmed.position) == (str(segment.path), position)
         assert 8 * position <= bit < 8 * (position + header.size)
         assert confirmed.next_offset > confirmed.offset
-    assert log.confirm_damage(found[0]) is None, "the bytes are right again"
+    assert LogScrub(log).confirm_damage(found[0]) is None, "the bytes are right again"
 
 
 def test_a_length_that_is_wrong_takes_no_memory(log: PartitionLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +110,7 @@ def test_damage_below_the_start_of_the_log_is_none(log: PartitionLog) -> None:
     found = damages(log)
     assert [damage.offset for damage in found] == [start]
     log.advance_log_start(start + 1)
-    assert log.confirm_damage(found[0]) is None
+    assert LogScrub(log).confirm_damage(found[0]) is None
 
 
 def test_damage_that_was_cut_meanwhile_is_none(log: PartitionLog) -> None:
@@ -117,7 +118,7 @@ def test_damage_that_was_cut_meanwhile_is_none(log: PartitionLog) -> None:
     flip(segment.path, 8 * (HEADER_BYTES + 2))
     found = damages(log)
     log.truncate_to(segment.base_offset, NOW)
-    assert log.confirm_damage(found[0]) is None
+    assert LogScrub(log).confirm_damage(found[0]) is None
 
 
 @pytest.mark.parametrize("cut", [0, 1, 61])
@@ -128,14 +129,14 @@ def test_a_file_that_is_too_short_is_damaged(log: PartitionLog, cut: int) -> Non
         file.truncate(position + cut)
     found = damages(log)
     assert [damage.offset for damage in found] == [segment.next_offset - 1]
-    assert log.confirm_damage(found[0]) is not None
+    assert LogScrub(log).confirm_damage(found[0]) is not None
 
 
 def test_a_missing_file_is_damage(log: PartitionLog) -> None:
     log.segments[1].path.unlink()
     found = damages(log)
     assert [damage.offset for damage in found] == [log.segments[1].base_offset]
-    confirmed = log.confirm_damage(found[0])
+    confirmed = LogScrub(log).confirm_damage(found[0])
     assert confirmed is not None
     assert confirmed.next_offset == log.segments[2].base_offset
 
@@ -157,7 +158,7 @@ def test_an_index_that_is_wrong_is_made_again(log: PartitionLog, suffix: str, ho
     assert [done.place.base for done in wrong][:1] == [segment.base_offset]
     assert {done.place.base for done in wrong} == {segment.base_offset}
     assert not damages(log)
-    assert log.remake_indexes(wrong[0].place, wrong[0].wrong_index)
+    assert LogScrub(log).remake_indexes(wrong[0].place, wrong[0].wrong_index)
     assert path.read_bytes() == right
     assert not any(done.wrong_index for done in whole_pass(log))
 
@@ -178,9 +179,9 @@ def test_passes_go_on_in_the_next_life(tmp_path: Path) -> None:
 def test_a_small_file_that_is_damaged_is_written_again(log: PartitionLog, name: str) -> None:
     log.advance_log_start(3)
     log.checkpoint(early=True)
-    assert log.damaged_files() == []
+    assert LogScrub(log).damaged_files() == []
     right = (log.folder / name).read_bytes()
     flip(log.folder / name, 8 * len(right) // 2)
-    assert log.damaged_files() == [name]
-    assert log.write_again([name]) == 1
+    assert LogScrub(log).damaged_files() == [name]
+    assert LogScrub(log).write_again([name]) == 1
     assert (log.folder / name).read_bytes() == right

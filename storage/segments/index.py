@@ -24,7 +24,7 @@ import google_crc32c
 
 from raylog.storage import filesystem
 from raylog.storage.descriptors import open_file
-from raylog.storage.log.files import read_at
+from raylog.storage.files import read_at
 
 _TIME_ENTRY = struct.Struct(">qI")
 _PLACE_ENTRY = struct.Struct(">II")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from raylog.base.errors import RaylogError
 from raylog.storage import filesystem
-from raylog.storage.batch.compression import Buffer
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import NotDurable, from_os_error
 
@@ -115,7 +114,7 @@ def write_atomically(path: Path, data: bytes, *, durable: bool = True) -> None:
             raise NotDurable(path, error) from error
 
 
-def write_at(fd: int, data: Buffer, position: int) -> int:
+def write_at(fd: int, data: bytes | bytearray | memoryview, position: int) -> int:
     """Write `data` at `position`; returns the bytes written, which are all of them.
 
     One system call unless the kernel writes less. Raises the plain OSError: only the caller knows what to undo.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.broker.set_aside import (
+from raylog.actors.replica.set_aside import (
     clear_half_deleted,
     clear_replaced,
     remove_partition_folder,
@@ -16,8 +16,8 @@ from raylog.actors.broker.set_aside import (
 )
 from raylog.storage import filesystem
 from raylog.storage.errors import StorageIoError
+from raylog.storage.files import exists, list_files, make_folder
 from raylog.storage.folder_lock import FolderLock
-from raylog.storage.log.files import exists, list_files, make_folder
 from tests.simulation.storage.disk import PowerLost, VirtualDisk
 from tests.simulation.storage.filesystem import VirtualFileSystem
 
@@ -55,7 +55,7 @@ def test_a_removal_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
 
 
 def test_two_that_are_set_aside_in_one_millisecond_both_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("raylog.actors.broker.set_aside.wall_ms", lambda: 1_700_000_000_000)
+    monkeypatch.setattr("raylog.actors.replica.set_aside.wall_ms", lambda: 1_700_000_000_000)
     first = set_aside(partition(tmp_path, "a" * 32), ".damaged", "a" * 32, 0)
     second = set_aside(partition(tmp_path, "a" * 32), ".damaged", "a" * 32, 0)
     assert first != second

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.storage.batch.compression import COMPRESSIONS
+from raylog.storage.batch.grids import key_and_value
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
-from raylog.storage.batch.only_record import key_and_value
 from raylog.storage.batch.records import encode_batch
 
 BYTES = st.one_of(st.binary(max_size=40), st.integers(0, 70_000).map(bytes))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from raylog.storage.batch.marker import TxnMarker
-from raylog.storage.transactions.aborted import AbortedTxn
+from raylog.storage.segments.aborted import AbortedTxn
 
 
 class Ended(NamedTuple):

@@ -1,7 +1,7 @@
 """The aborted transactions of a segment, and their file `<base offset>.txnindex`.
 
 A segment lists those whose markers it holds, in the order of the markers. The file is written before the segment gets a
-successor, and only if there is one to list: 32 bytes each, then a CRC-32C. `find` searches a list. Pure.
+successor, and only if there is one to list: 32 bytes each, then a CRC-32C. `find` searches a list.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import google_crc32c
 
-from raylog.storage.errors import CorruptBatch
+from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
+from raylog.storage.files import read_bytes, remove, write_atomically
 
 _MAGIC: Final = b"RTX1"
 _ENTRY: Final = struct.Struct(">qqqq")
@@ -68,3 +70,22 @@ def from_bytes(data: bytes) -> list[AbortedTxn]:
     if not whole or data[-_CRC.size :] != _CRC.pack(google_crc32c.value(body)):
         raise CorruptBatch("the index of aborted transactions has a wrong magic, length or CRC")
     return [AbortedTxn(*fields) for fields in _ENTRY.iter_unpack(body[4:])]
+
+
+def read_aborted(path: Path, base_offset: int) -> list[AbortedTxn]:
+    """The entries. Raises LogDamaged if the file is missing or altered, StorageIoError, DescriptorsExhausted."""
+    try:
+        return from_bytes(read_bytes(path))
+    except (FileNotFoundError, CorruptBatch) as error:
+        raise LogDamaged(path, 0, base_offset, str(error)) from error
+    except OSError as error:
+        raise from_os_error(f"read {path}", error) from error
+
+
+def write_aborted(path: Path, entries: Sequence[AbortedTxn]) -> bool:
+    """Write the file, durably; without entries remove it. True if it is there now. Raises DiskFull, StorageIoError."""
+    if entries:
+        write_atomically(path, to_bytes(entries))
+    else:
+        remove(path)
+    return bool(entries)

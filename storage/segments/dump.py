@@ -18,10 +18,10 @@ from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, check_crc, pa
 from raylog.storage.batch.marker import decode_marker, is_marker
 from raylog.storage.batch.records import Header, decode_batch
 from raylog.storage.errors import CorruptBatch
-from raylog.storage.log.files import exists, list_files, read_at, read_bytes
-from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex
-from raylog.storage.log.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX
-from raylog.storage.transactions.aborted import from_bytes
+from raylog.storage.files import exists, list_files, read_at, read_bytes
+from raylog.storage.segments.aborted import from_bytes
+from raylog.storage.segments.index import IndexDamaged, OffsetIndex, TimeIndex
+from raylog.storage.segments.segment import INDEX, LOG, TIME_INDEX, TXN_INDEX
 
 _CODEC_NAMES = {number: name for name, number in COMPRESSIONS.items()}
 

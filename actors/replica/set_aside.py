@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from raylog.actors.clock import wall_ms
 from raylog.base.errors import DataDirectoryError, RaylogError
 from raylog.storage import filesystem
+from raylog.storage.files import exists, is_folder, list_files, make_folder, read_text, remove_tree, sync_folder
 from raylog.storage.folder_lock import FolderLock
-from raylog.storage.log.files import exists, is_folder, list_files, make_folder, read_text, remove_tree, sync_folder
 
 logger = logging.getLogger(__name__)
 

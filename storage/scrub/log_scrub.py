@@ -1,6 +1,6 @@
-"""The part of a partition log for scrubbing: which batches are read again, and the repair of what was found.
+"""The scrub of a log: which batches are read again, and the repair of what was found.
 
-`PartitionLog` adds the rest. All calls in the owner's thread; the reading itself (`scrub/slices`) runs in another.
+Owned by the replica's shell. All calls in the log's thread; the reading itself (`slices`) runs in another.
 """
 
 from __future__ import annotations
@@ -9,31 +9,33 @@ import logging
 
 from raylog.storage.batch.header import HEADER_BYTES, parse_header
 from raylog.storage.errors import CorruptBatch, LogDamaged
+from raylog.storage.files import exists, remove
 from raylog.storage.log.checkpoints import EPOCHS, LOG_START, METADATA
-from raylog.storage.log.cleanable import CleanableLog
-from raylog.storage.log.files import exists, remove
+from raylog.storage.log.partition_log import PartitionLog
 from raylog.storage.log.reading import Span, verify
-from raylog.storage.log.segment import SNAPSHOT, Segment
 from raylog.storage.scrub.plan import Place, Stretch
 from raylog.storage.scrub.slices import ScrubOrder
+from raylog.storage.segments.segment import SNAPSHOT, Segment
 
 logger = logging.getLogger(__name__)
 
 
-class ScrubbableLog(CleanableLog):
-    """See the module."""
+class LogScrub:
+    """Orders the slices of one log, confirms the damage found there, and makes damaged files of it again."""
 
-    _recovery_point: int
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
 
     def stretches(self) -> list[Stretch]:
         """The segments from the log's start on, in order, each as far as it was synced."""
-        active = self.segments[-1]
+        log = self._log
+        active = log.segments[-1]
         found = [
             Stretch(segment.base_offset, segment.next_offset, segment.size)
-            for segment in self.segments[:-1]
-            if segment.next_offset > self.log_start_offset
+            for segment in log.segments[:-1]
+            if segment.next_offset > log.log_start_offset
         ]
-        if self.synced_end_offset == self.log_end_offset:  # else where a batch ends on the disk is not known
+        if log.synced_end_offset == log.log_end_offset:  # else where a batch ends on the disk is not known
             found.append(Stretch(active.base_offset, active.next_offset, active.size))
         return found
 
@@ -42,12 +44,13 @@ class ScrubbableLog(CleanableLog):
 
         `newest`: the largest timestamp of the batches before it in its segment. Raises LogClosed.
         """
-        self._require_open()
+        log = self._log
+        log.require_open()
         segment = self._segment_at(place.base)
         if segment is None or not place.position < segment.size:
             return None
-        is_active = segment is self.segments[-1]
-        if is_active and self.synced_end_offset != self.log_end_offset:
+        is_active = segment is log.segments[-1]
+        if is_active and log.synced_end_offset != log.log_end_offset:
             return None
         return ScrubOrder(
             path=segment.path,
@@ -56,8 +59,8 @@ class ScrubbableLog(CleanableLog):
             end=segment.size,
             last=segment.next_offset,
             newest=newest,
-            epochs=tuple(self.epochs.entries),
-            log_start=self.log_start_offset,
+            epochs=tuple(log.epochs.entries),
+            log_start=log.log_start_offset,
             is_sealed=segment.sealed and not is_active,
             has_aborted=segment.has_aborted,
         )
@@ -67,9 +70,10 @@ class ScrubbableLog(CleanableLog):
 
         It may have been cut, cleaned or removed since. Raises StorageIoError, DescriptorsExhausted.
         """
-        self._require_open()
-        segment = next((each for each in self.segments if str(each.path) == found.path), None)
-        if segment is None or found.position >= segment.size or segment.next_offset <= self.log_start_offset:
+        log = self._log
+        log.require_open()
+        segment = next((each for each in log.segments if str(each.path) == found.path), None)
+        if segment is None or found.position >= segment.size or segment.next_offset <= log.log_start_offset:
             return None
         if not exists(segment.path):
             after = segment.next_offset
@@ -83,11 +87,11 @@ class ScrubbableLog(CleanableLog):
             except CorruptBatch:
                 pass  # which `verify` reports
             span = Span(segment, found.position, length, found.offset, segment.next_offset)
-            verify(span, segment.read(found.position, length), self.epochs)
+            verify(span, segment.read(found.position, length), log.epochs)
         except LogDamaged as damage:
-            return damage if max(damage.next_offset, damage.offset + 1) > self.log_start_offset else None
+            return damage if max(damage.next_offset, damage.offset + 1) > log.log_start_offset else None
         finally:
-            self._recent.touch(segment)
+            log.segments.recent.touch(segment)
         return None
 
     def remake_indexes(self, place: Place, why: str) -> bool:
@@ -95,12 +99,13 @@ class ScrubbableLog(CleanableLog):
 
         Raises LogDamaged, StorageIoError.
         """
+        log = self._log
         segment = self._segment_at(place.base)
         if segment is None or not segment.sealed:
             return False
         logger.warning("%s: the indexes are made again from the batches: %s", segment.path, why)
         segment.rebuild_indexes()
-        self._recent.touch(segment)
+        log.segments.recent.touch(segment)
         return True
 
     def remake_aborted(self, place: Place) -> bool:
@@ -108,11 +113,12 @@ class ScrubbableLog(CleanableLog):
 
         Raises LogDamaged, StorageIoError.
         """
+        log = self._log
         segment = self._segment_at(place.base)
-        if segment is None or not segment.has_aborted or segment is self.segments[-1]:
+        if segment is None or not segment.has_aborted or segment is log.segments[-1]:
             return False
         segment.release()  # what is in memory was read before
-        self._aborted_of(segment)
+        log.segments.aborted_of(segment)
         return True
 
     def write_again(self, names: list[str]) -> int:
@@ -120,24 +126,25 @@ class ScrubbableLog(CleanableLog):
 
         A snapshot of producers is removed instead: an older one and the batches after it give the same state.
         """
-        self._require_open()
+        log = self._log
+        log.require_open()
         for name in names:
-            logger.warning("%s is damaged, and made again", self.folder / name)
+            logger.warning("%s is damaged, and made again", log.folder / name)
             if name.endswith(SNAPSHOT):
-                remove(self.folder / name)
+                remove(log.folder / name)
             elif name == METADATA:
-                self._checkpoints.write_identity()
+                log.checkpoints.write_identity()
             elif name == EPOCHS:
-                self._checkpoints.write_epochs(self.epochs)
+                log.checkpoints.write_epochs(log.epochs)
             elif name == LOG_START:
-                self._checkpoints.write_log_start(self.log_start_offset)
+                log.checkpoints.write_log_start(log.log_start_offset)
             else:
-                self._checkpoints.write_recovery_point(self._recovery_point)
+                log.checkpoints.write_recovery_point(log.recovery_point)
         return len(names)
 
     def damaged_files(self) -> list[str]:
         """The small files that are damaged on the disk. May run in another thread. Raises StorageIoError."""
-        return self._checkpoints.damaged()
+        return self._log.checkpoints.damaged()
 
     def _segment_at(self, base: int) -> Segment | None:
-        return next((segment for segment in self.segments if segment.base_offset == base), None)
+        return next((segment for segment in self._log.segments if segment.base_offset == base), None)

@@ -6,8 +6,9 @@ from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.marker import TxnMarker
 from raylog.storage.batch.records import encode_batch
 from raylog.storage.cleaner.cleaning import clean
-from raylog.storage.cleaner.rules import CompactionRules
-from raylog.storage.dump import BatchRow, ProblemRow, RecordRow, check_indexes, dump_folder, dump_segment
+from raylog.storage.cleaner.log_cleaning import LogCleaning
+from raylog.storage.log.config import CompactionRules
+from raylog.storage.segments.dump import BatchRow, ProblemRow, RecordRow, check_indexes, dump_folder, dump_segment
 from tests.unit.storage.logs import NOW, batch, open_log
 
 
@@ -92,9 +93,9 @@ def test_what_a_cleaner_has_left_is_dumped_with_its_records(tmp_path: Path) -> N
     for number in range(9):
         log.append_as_leader(encode_batch([b"k"], [b"%d" % number], [NOW]), 0, NOW)
     log.sync()
-    order = log.order_cleaning(9, NOW, CompactionRules())
+    order = LogCleaning(log).order_cleaning(9, NOW, CompactionRules())
     assert order is not None
-    assert log.take_cleaned(clean(order), NOW)
+    assert LogCleaning(log).take_cleaned(clean(order), NOW)
     log.close()
     rows = list(dump_folder(tmp_path / "t-0", records=True))
     assert not [row for row in rows if isinstance(row, ProblemRow)]

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from raylog.storage import filesystem
 from raylog.storage.batch.header import HEADER_BYTES, BatchHeader, parse_header
 from raylog.storage.descriptors import open_file
 from raylog.storage.errors import CorruptBatch, LogDamaged, from_os_error
-from raylog.storage.log.files import read_at, read_bytes, remove, write_at, write_atomically
-from raylog.storage.log.index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
-from raylog.storage.transactions.aborted import AbortedTxn
-from raylog.storage.transactions.aborted_file import read_aborted, write_aborted
+from raylog.storage.files import list_files, read_at, read_bytes, remove, sync_folder, write_at, write_atomically
+from raylog.storage.segments.aborted import AbortedTxn, read_aborted, write_aborted
+from raylog.storage.segments.index import IndexDamaged, OffsetIndex, TimeIndex, last_time_entry
 
 LOG, INDEX, TIME_INDEX, SNAPSHOT, DELETED = ".log", ".index", ".timeindex", ".snapshot", ".deleted"
 TXN_INDEX = ".txnindex"
@@ -42,6 +41,11 @@ PlacedHeader = tuple[int, BatchHeader]
 def offset_name(offset: int, suffix: str) -> str:
     """The 20-digit file name of base offset `offset`."""
     return f"{offset:020d}{suffix}"
+
+
+def snapshot_offsets(folder: Path) -> list[int]:
+    """The offsets for which a partition's folder has a snapshot of the producers, rising."""
+    return sorted(int(path.stem) for path in list_files(folder, SNAPSHOT) if path.stem.isdigit())
 
 
 class Segment:
@@ -490,3 +494,43 @@ class Segment:
         if self.size and (last is None or last[1] != self.next_offset - self.base_offset):
             raise IndexDamaged("the time index does not reach the end of the segment")
         self.max_timestamp = last[0] if last is not None else NO_TIMESTAMP
+
+
+class SyncRound:
+    """One sync of segments, each with its size at the start, in its own thread while the owner of the log appends."""
+
+    __slots__ = ("_begun", "_folder", "sizes")
+
+    def __init__(self, segments: Iterable[Segment], folder: Path | None) -> None:
+        """Acquire each segment's descriptor; `folder` is synced too unless it is None.
+
+        The caller excludes retention and truncation meanwhile. Raises DescriptorsExhausted, StorageIoError or
+        LogDamaged, with no descriptor held.
+        """
+        self._folder = folder
+        self._begun: list[tuple[Segment, int]] = []
+        self.sizes: list[tuple[Segment, int]] = []
+        try:
+            for segment in segments:
+                self.sizes.append((segment, segment.size))
+                self._begun.append((segment, segment.begin_sync()))
+        except BaseException:  # after any error no segment may wait for a sync that never ends
+            self._end()
+            raise
+
+    def run(self) -> None:
+        """Sync all of it. Raises StorageIoError, DiskFull, DescriptorsExhausted."""
+        try:
+            for segment, fd in self._begun:
+                try:
+                    filesystem.fdatasync(fd)
+                except OSError as error:
+                    raise from_os_error(f"sync {segment.path}", error) from error
+            if self._folder is not None:
+                sync_folder(self._folder)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        for segment, _ in self._begun:
+            segment.end_sync()

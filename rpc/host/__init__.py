@@ -1,1 +1,0 @@
-"""The host: descriptors, sockets, memory, identity."""

@@ -1,0 +1,1 @@
+"""The files of one segment: its batches, indexes and aborted transactions, and how files are replaced and removed."""

@@ -1,1 +1,0 @@
-"""The transactions of a partition: which are open, and which were aborted."""

@@ -1,4 +1,8 @@
-"""`df.write.format("raylog")`: a job that writes once. Its writer is pickled into the tasks, and back to the driver."""
+"""`df.write.format("raylog")`, a job that writes once, and `df.writeStream.format("raylog")`, micro-batches.
+
+A job's writer is pickled into the tasks, and back to the driver. A stream has a writer for each batch, and another for
+its commit.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from raylog.spark.plainly import plainly
 from raylog.spark.writing.access import task_plan
@@ -45,4 +49,35 @@ class RaylogBatchWriter(DataSourceArrowWriter):
     def _known_plan(self) -> TaskPlan:
         if self._plan is None:
             self._plan = task_plan(self._options, job=self._job)
+        return self._plan
+
+
+@plainly("__getstate__", "write", "commit", "abort")
+class RaylogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes micro-batches; with exactly-once each becomes visible once, however often Spark repeats it."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._plan: TaskPlan | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for the tasks: without the secret."""
+        return {"_options": None, "_plan": self._known_plan()}
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Write one partition of a batch; runs in a worker."""
+        return write_task(self._known_plan(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Make a batch visible, once all its tasks have written; runs on the driver, again if the batch is repeated."""
+        commit_batch(self._known_plan, messages, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """End the transactions of a failed batch; runs on the driver."""
+        if self._options.exactly_once:
+            abort_batch(self._known_plan, messages)
+
+    def _known_plan(self) -> TaskPlan:
+        if self._plan is None:
+            self._plan = task_plan(self._options)
         return self._plan

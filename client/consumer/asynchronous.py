@@ -21,8 +21,8 @@ from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.operations import Operations
-from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch

@@ -23,9 +23,9 @@ from raylog.client.checked import checks_arguments, number, number_or_none, whol
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import RebalanceListener
 from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
-from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.guard import Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch

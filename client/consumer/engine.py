@@ -35,13 +35,13 @@ from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets, report_commit
 from raylog.client.consumer.fetcher import Fetcher
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
-from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S
-from raylog.client.consumer.sessions.handover import ListenerCall
-from raylog.client.consumer.sessions.protocols import Session, SessionMaker
+from raylog.client.consumer.protocols import Session, SessionMaker
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import CreatedAgain, repair
 from raylog.client.interceptors import ConsumerInterceptors, interceptors_of

@@ -25,7 +25,7 @@ from raylog.base.errors import (
     UnknownMemberId,
 )
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.assignor import PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
 from raylog.client.group.embedded_protocol import (
     PROTOCOL_TYPE,

@@ -17,8 +17,8 @@ from raylog.client.arguments import Headers, checked_headers
 from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, check_stands, decide
 from raylog.client.producer.engine import Engine
 from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.partition_queues import TopicQueues
 from raylog.client.producer.scheduling import Waiting, check_own
-from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
 from raylog.core.scheduling.envelope import HalfName

@@ -36,7 +36,7 @@ from raylog.client.producer.scheduling import (
     not_delayed,
     with_ttl,
 )
-from raylog.client.producer.transactions.calls import AsyncTransactions
+from raylog.client.producer.transaction_calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.tasks import AGAIN_S, mark_seen
 from raylog.client.types import Header, RecordMetadata

@@ -31,6 +31,7 @@ from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arro
 from raylog.client.producer.engine import Engine, closed_error
 from raylog.client.producer.exits import INTERRUPTED_S, at_exit, cover_child, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
+from raylog.client.producer.partition_queues import TopicQueues
 from raylog.client.producer.scheduling import (
     ScheduledBatch,
     ScheduledFuture,
@@ -40,15 +41,14 @@ from raylog.client.producer.scheduling import (
     not_delayed,
     with_ttl,
 )
-from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
-from raylog.client.producer.transactions.calls import Transactions
+from raylog.client.producer.transaction_calls import Transactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.spinlock import inlines
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
-    from raylog.client.encoding.arrow_columns import ArrowColumns
+    from raylog.client.producer.arrow_columns import ArrowColumns
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
 

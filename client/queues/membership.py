@@ -26,7 +26,7 @@ from raylog.base.errors import (
 from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff
-from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.tasks import LastingTask
 from raylog.core.queues.archiving.origins import retry_topic
 from raylog.protocol.groups import (

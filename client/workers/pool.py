@@ -18,7 +18,7 @@ from typing import Any
 from raylog.base.errors import HandlerFailed, InvalidConfig, RaylogError, did_you_mean
 from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.guard import NotPickled, Turn
 from raylog.client.runtime import Signal
 from raylog.client.types import Record

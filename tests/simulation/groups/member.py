@@ -1,5 +1,5 @@
 """A member process of the group world: the client's real Membership, driven the way
-``client/consumer/sessions/group_session.py`` does.
+``client/consumer/group_session.py`` does.
 
 It polls, reads, commits now and then, sends heartbeats, and rebalances step by step: commit, give up partitions, join,
 sync, fetch offsets. All waiting is on the virtual clock; a paused process does everything late.

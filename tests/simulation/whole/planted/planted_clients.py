@@ -13,10 +13,10 @@ from raylog.client.cluster.metadata import MetadataCache
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.committed_offsets import CommittedOffsets
 from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.handover import Handover
 from raylog.client.consumer.partition import PartitionState, Start
-from raylog.client.consumer.sessions.handover import Handover
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from tests.simulation.whole.plan import MINORITY, VOTERS
 from tests.simulation.whole.planted.bugs import Bug
 

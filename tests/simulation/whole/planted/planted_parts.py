@@ -21,7 +21,7 @@ from raylog.actors.scheduling import delivering
 from raylog.base.errors import ClusterAuthorizationFailed
 from raylog.base.ids import Offset
 from raylog.client.consumer.fetcher import Fetcher
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
 from raylog.core.coordinators.share import KeyShare

@@ -12,7 +12,7 @@ from raylog.base import errors
 from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.consumer_session import ConsumerSession
+from raylog.client.consumer.consumer_session import ConsumerSession
 from raylog.client.group.consumer_membership import (
     CONSUMER_REACTIONS,
     JOIN_EPOCH,

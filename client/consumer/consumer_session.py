@@ -19,8 +19,8 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S, look_up_topics
-from raylog.client.consumer.sessions.handover import Handover, PollTurns
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, look_up_topics
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.consumer_membership import JOIN_EPOCH, ConsumerMembership
 from raylog.client.group.membership import Call
 from raylog.protocol.groups import (

@@ -18,12 +18,12 @@ from typing import Any
 
 from raylog.base.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
 from raylog.base.ids import TopicPartition
+from raylog.client.assignor import Subscription
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.handover import Handover, PollTurns
-from raylog.client.group.assignor import Subscription
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.client.group.membership import Call, Membership
 from raylog.client.tasks import outcomes

@@ -149,8 +149,8 @@ if TYPE_CHECKING:
     from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig, QueueConsumerConfig
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.consumer.listener import RebalanceListener
-    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
-    from raylog.client.halves.producer import (
+    from raylog.client.half_messages.checking import HalfVerdict, UndecidedHalf
+    from raylog.client.half_messages.producer import (
         AsyncHalfMessage,
         AsyncHalfMessageProducer,
         HalfMessage,
@@ -189,8 +189,8 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig", "QueueConsumerConfig"),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.consumer.listener": ("RebalanceListener",),
-    "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
-    "raylog.client.halves.producer": (
+    "raylog.client.half_messages.checking": ("HalfVerdict", "UndecidedHalf"),
+    "raylog.client.half_messages.producer": (
         "AsyncHalfMessage",
         "AsyncHalfMessageProducer",
         "HalfMessage",

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 from raylog.base.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
-from raylog.spark.plainly import plainly
 from raylog.spark.reader import RaylogReader, keep_what_is_loaded
+from raylog.spark.short_errors import without_frames
 from raylog.spark.to_driver import warnings_to_driver
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-@plainly("schema", "reader", "streamReader", "writer", "streamWriter")
+@without_frames("schema", "reader", "streamReader", "writer", "streamWriter")
 class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 

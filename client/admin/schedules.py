@@ -13,7 +13,7 @@ from typing import Final
 from raylog.base.errors import InvalidRequest, UnknownTopicOrPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.halves.checking import HalfVerdict, check_stands, decide
+from raylog.client.half_messages.checking import HalfVerdict, check_stands, decide
 from raylog.client.scheduling import Delay, Handle, Moment, checked_schedule_id, delay_ms, moment_ms, shard_of_half
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.halves import LIST_HALVES, HeldHalf, ListHalvesReply, ListHalvesRequest

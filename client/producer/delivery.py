@@ -46,7 +46,7 @@ from raylog.base.errors import (
     RequestTimedOut,
     TransactionAbortable,
 )
-from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Batch
 from raylog.client.producer.delivery_context import DeliveryContext, Transaction
 from raylog.client.producer.partition_queues import PartitionQueue

@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
     from raylog.client.producer.arrow_columns import ArrowColumns
 
 
-class Engine:
+class ProducerEngine:
     """One producer. `start()` before use, `stop()` at the end."""
 
     def __init__(self, config: ProducerConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments
-from raylog.client.producer.engine import Engine
+from raylog.client.producer.engine import ProducerEngine
 from raylog.client.runtime import Runtime, blocking
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 
@@ -30,7 +30,7 @@ class AsyncTransactions:
     closed.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ProducerEngine) -> None:
         self._engine = engine
 
     async def init_transactions(
@@ -108,7 +108,7 @@ class AsyncTransactions:
 class Transactions:
     """Transactions of a `Producer` with a transactional id: the methods of `AsyncTransactions`, blocking."""
 
-    _engine: Engine
+    _engine: ProducerEngine
     _runtime: Runtime
 
     @property

@@ -24,8 +24,8 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff
 from raylog.client.config import QueueConsumerConfig
 from raylog.client.tasks import LastingTask
 from raylog.core.queues.archiving.origins import retry_topic

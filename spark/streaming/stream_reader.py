@@ -24,15 +24,15 @@ from raylog.base.errors import InvalidConfig
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
-from raylog.spark.plainly import plainly
 from raylog.spark.reader import RangePartition, keep_what_is_loaded
+from raylog.spark.short_errors import without_frames
 from raylog.spark.streaming.admission import Limits
 
 if TYPE_CHECKING:
     from raylog.spark.streaming.planning import StreamPlanner
 
 
-@plainly(
+@without_frames(
     *("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "reportLatestOffset"),
     *("partitions", "read", "commit"),
 )
@@ -125,7 +125,7 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
 
-@plainly("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
+@without_frames("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stands in for the reader of a query with wrong options: it raises their error at Spark's first call.
 

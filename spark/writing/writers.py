@@ -12,14 +12,14 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from raylog.spark.plainly import plainly
+from raylog.spark.short_errors import without_frames
 from raylog.spark.writing.access import task_plan
 from raylog.spark.writing.driver import abort_batch, commit_batch
 from raylog.spark.writing.options import WriteOptions
 from raylog.spark.writing.task_writer import TaskPlan, write_task
 
 
-@plainly("__getstate__", "write", "commit", "abort")
+@without_frames("__getstate__", "write", "commit", "abort")
 class RaylogBatchWriter(DataSourceArrowWriter):
     """Writes the rows of one job; with exactly-once they become visible together, when all tasks have written."""
 
@@ -52,7 +52,7 @@ class RaylogBatchWriter(DataSourceArrowWriter):
         return self._plan
 
 
-@plainly("__getstate__", "write", "commit", "abort")
+@without_frames("__getstate__", "write", "commit", "abort")
 class RaylogStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches; with exactly-once each becomes visible once, however often Spark repeats it."""
 

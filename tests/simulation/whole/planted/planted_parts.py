@@ -29,7 +29,7 @@ from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine
-from raylog.protocol import elsewhere
+from raylog.protocol import unknown_methods
 from raylog.rpc.auth import handshake
 from raylog.rpc.auth.permissions import Permissions
 from raylog.storage.log import index, partition_log
@@ -274,7 +274,7 @@ PART_BUGS: Final = (
         "a method of another endpoint is refused for good",
         ("addresses",),
         ("W8", "W82"),
-        elsewhere,
+        unknown_methods,
         "_known",
         lambda _: frozenset(),
     ),

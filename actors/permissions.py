@@ -11,8 +11,8 @@ from raylog.core.queues.origins import retry_topic
 from raylog.core.queues.policy import DEAD_LETTERS
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.protocol.documents.registry import methods
-from raylog.protocol.elsewhere import know, unknown_method
 from raylog.protocol.method import AnyMethod, Endpoint, TokenScope
+from raylog.protocol.unknown_methods import know, unknown_method
 from raylog.rpc import Grant, Permissions, TopicGrant
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
 from raylog.rpc.permissions import Missing, PayloadLacks, Places

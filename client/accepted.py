@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 from raylog.client.serializers import Deserializer, Serializer
 
 if TYPE_CHECKING:
-    from raylog.client.group.assignor import PartitionAssignor
+    from raylog.client.assignor import PartitionAssignor
 
 Duration: TypeAlias = str | int | float | timedelta
 """A text such as `30s`, a number of milliseconds, or a timedelta."""

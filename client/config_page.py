@@ -15,10 +15,10 @@ from raylog.client.config import (
     ClientConfig,
     ConsumerConfig,
     ProducerConfig,
+    QueueConsumerConfig,
     kafka_name,
     keys_of,
 )
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, ConfigKey
 from raylog.core.configuration.config_key import Change
 

@@ -1,7 +1,7 @@
 """A cache of idle clients and connections, which are kept open for a while for their next use.
 
 Spark plans queries and runs tasks in the same processes again and again, and connecting would take most of the time of
-a plan or a small task. Everything here belongs to one event loop. Used by ranges/connected.py (the client of a plan)
+a plan or a small task. Everything here belongs to one event loop. Used by ranges/planning.py (the client of a plan)
 and reading/range_fetcher.py (the connections of a task). May touch: the network, the event loop's clock.
 """
 

@@ -1,7 +1,7 @@
 """One lane: the batches that one producer sends to one partition, so that each is stored once, and in order. Pure.
 
 Raylog's own senders use it: the scheduler, forwarders, queues for their dead letters and copies, and the outbox. A
-program's producer has the same rules in ``client/producer/sending/delivery.py``. The rules:
+program's producer has the same rules in ``client/producer/delivery.py``. The rules:
 
 - A batch has its sequence before it is sent. Its owner has written that down: a successor sends the same batch again.
 - At most five batches are open: a leader recognises repeats of a producer's last five batches.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, Literal
 
 import ray
@@ -26,7 +27,6 @@ from raylog.data.datasource import RaylogDatasource
 from raylog.data.following import BLOCK_BYTES_MAX, AtOnce, FollowingDatasource, FollowingTask
 from raylog.data.joining import join_ray
 from raylog.data.offsets import check_order, end_of, start_of
-from raylog.data.placement import by_node, in_groups, shared_out, shares
 
 TRIGGERS = ("once", "continuous")
 RECORDS_OF_TASK_MIN = 100_000
@@ -248,3 +248,40 @@ def _placement(node: str) -> dict[str, Any]:
     if not node:
         return {}
     return {"label_selector": {"ray.io/node-id": node}, "fallback_strategy": [{"label_selector": {}}]}
+
+
+def by_node(ranges: Sequence[PartitionRange], nodes: Collection[str]) -> dict[str, list[PartitionRange]]:
+    """The ranges by the id of the Ray node that runs their leader; "" where that is none of `nodes`.
+
+    On the leader's node a task reads the log files itself. With fewer than two nodes there is no choice, and all ranges
+    are under "".
+    """
+    if len(nodes) < 2:
+        return {"": list(ranges)} if ranges else {}
+    found: dict[str, list[PartitionRange]] = {}
+    for item in ranges:
+        found.setdefault(item.node_id if item.node_id in nodes else "", []).append(item)
+    return found
+
+
+def shared_out(ranges: Sequence[PartitionRange], tasks: int) -> list[list[PartitionRange]]:
+    """Deal the ranges out to at most so many tasks; each task gets at least one."""
+    return [list(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
+
+
+def shares(numbers: Sequence[int], total: int) -> list[int]:
+    """Divide a total in proportion to these numbers; each share is at least 1, even if their sum then exceeds it."""
+    left = sum(numbers)
+    found = []
+    for index, number in enumerate(numbers):
+        others = len(numbers) - index - 1
+        found.append(max(1, min(round(total * number / max(1, left)), total - others)))
+        total, left = total - found[-1], left - number
+    return found
+
+
+def in_groups(ranges: Sequence[PartitionRange], groups: int) -> list[list[PartitionRange]]:
+    """Divide the ranges into at most so many groups of neighbours, of nearly equal size."""
+    count = min(groups, len(ranges))
+    cuts = [len(ranges) * step // count for step in range(count + 1)] if count else []
+    return [list(ranges[first:end]) for first, end in pairwise(cuts)]

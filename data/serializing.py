@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from raylog.base.errors import InvalidConfig, InvalidRecord, did_you_mean
-from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
+from raylog.client.producer.arrow_columns import ArrowColumns, header_type
 
 SERIALIZERS = ("json", "string", "bytes")
 

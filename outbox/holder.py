@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from raylog.base.errors import ConnectionFailed, OutboxLeaseLost, RaylogError
 from raylog.base.ids import TopicPartition
-from raylog.client.cluster.failures import as_raylog_error
+from raylog.client.cluster.backoff import as_raylog_error
 from raylog.client.producer.resumed import KnownSequence, ResumedProducer
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.client.scheduling import DELAY_MAX_MS

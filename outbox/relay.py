@@ -26,7 +26,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from raylog.base.errors import InvalidConfig, OutboxLeaseLost, RaylogError
-from raylog.client.cluster.failures import Backoff
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.config import ProducerConfig, load, show_keys
 from raylog.client.guard import NotPickled, Turn
 from raylog.client.keywords import ProducerKeywords

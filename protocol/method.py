@@ -12,8 +12,8 @@ import msgspec
 from raylog.base.access import Role
 from raylog.base.errors import InvalidRequest, UnknownServerError
 from raylog.base.features import FIRST_LEVEL
-from raylog.protocol.elsewhere import unknown_method
 from raylog.protocol.message import Message, read, read_encoded
+from raylog.protocol.unknown_methods import unknown_method
 
 RequestT = TypeVar("RequestT", bound=Message)
 ReplyT = TypeVar("ReplyT")

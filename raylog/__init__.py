@@ -145,12 +145,12 @@ if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin, AsyncAdmin
     from raylog.client.admin.descriptions import TopicDescription
     from raylog.client.admin.schedules import ScheduleOutcome
-    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig
+    from raylog.client.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+    from raylog.client.config import AdminConfig, ConsumerConfig, ProducerConfig, QueueConsumerConfig
     from raylog.client.consumer.consumer import AsyncConsumer, Consumer
     from raylog.client.consumer.listener import RebalanceListener
-    from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
-    from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
-    from raylog.client.halves.producer import (
+    from raylog.client.half_messages.checking import HalfVerdict, UndecidedHalf
+    from raylog.client.half_messages.producer import (
         AsyncHalfMessage,
         AsyncHalfMessageProducer,
         HalfMessage,
@@ -159,7 +159,6 @@ if TYPE_CHECKING:
     from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
     from raylog.client.producer.futures import SendFuture
     from raylog.client.producer.producer import AsyncProducer, Producer
-    from raylog.client.queues.config import QueueConsumerConfig
     from raylog.client.queues.consumer import AsyncQueueConsumer, QueueConsumer, QueueMessage, Reject, Retry
     from raylog.client.ranges.tables import read
     from raylog.client.types import (
@@ -186,12 +185,12 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.admin.admin": ("Admin", "AsyncAdmin"),
     "raylog.client.admin.descriptions": ("TopicDescription",),
     "raylog.client.admin.schedules": ("ScheduleOutcome",),
-    "raylog.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig"),
+    "raylog.client.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
+    "raylog.client.config": ("AdminConfig", "ConsumerConfig", "ProducerConfig", "QueueConsumerConfig"),
     "raylog.client.consumer.consumer": ("AsyncConsumer", "Consumer"),
     "raylog.client.consumer.listener": ("RebalanceListener",),
-    "raylog.client.group.assignor": ("PartitionAssignor", "RebalanceProtocol", "Subscription"),
-    "raylog.client.halves.checking": ("HalfVerdict", "UndecidedHalf"),
-    "raylog.client.halves.producer": (
+    "raylog.client.half_messages.checking": ("HalfVerdict", "UndecidedHalf"),
+    "raylog.client.half_messages.producer": (
         "AsyncHalfMessage",
         "AsyncHalfMessageProducer",
         "HalfMessage",
@@ -200,7 +199,6 @@ _HOMES: dict[str, tuple[str, ...]] = {
     "raylog.client.interceptors": ("ConsumerInterceptor", "ProducerInterceptor", "ProducerRecord"),
     "raylog.client.producer.futures": ("SendFuture",),
     "raylog.client.producer.producer": ("AsyncProducer", "Producer"),
-    "raylog.client.queues.config": ("QueueConsumerConfig",),
     "raylog.client.queues.consumer": ("AsyncQueueConsumer", "QueueConsumer", "QueueMessage", "Reject", "Retry"),
     "raylog.client.ranges.tables": ("read",),
     "raylog.client.types": (

@@ -22,7 +22,7 @@ from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.spark.columns import arrow_schema
 from raylog.spark.filters import narrowing_of
 from raylog.spark.options import ReadOptions
-from raylog.spark.plainly import plainly
+from raylog.spark.short_errors import without_frames
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def keep_what_is_loaded() -> None:
     gc.freeze()
 
 
-@plainly("partitions", "read")
+@without_frames("partitions", "read")
 class RaylogReader(DataSourceReader):
     """Reads what the options name, between offsets that are fixed when the query is planned."""
 

@@ -18,20 +18,19 @@ from pyspark.sql.types import StructType
 from raylog.base.errors import InvalidConfig
 from raylog.spark.columns import row_schema
 from raylog.spark.options import ReadOptions, parse_options
-from raylog.spark.plainly import plainly
 from raylog.spark.reader import RaylogReader, keep_what_is_loaded
+from raylog.spark.short_errors import without_frames
 from raylog.spark.to_driver import warnings_to_driver
 
 if TYPE_CHECKING:
     from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
-    from raylog.spark.writing.batch_writer import RaylogBatchWriter
     from raylog.spark.writing.options import WriteOptions
-    from raylog.spark.writing.stream_writer import RaylogStreamWriter
+    from raylog.spark.writing.writers import RaylogBatchWriter, RaylogStreamWriter
 
 logger = logging.getLogger(__name__)
 
 
-@plainly("schema", "reader", "streamReader", "writer", "streamWriter")
+@without_frames("schema", "reader", "streamReader", "writer", "streamWriter")
 class RaylogDataSource(DataSource):
     """Topics of a Raylog cluster as rows. Registered by raylog.spark.session, or found through `pyspark_raylog`."""
 
@@ -83,7 +82,7 @@ class RaylogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> RaylogBatchWriter:
         """Write once. Raises InvalidConfig for wrong options or columns, and for a mode other than append."""
-        from raylog.spark.writing.batch_writer import RaylogBatchWriter
+        from raylog.spark.writing.writers import RaylogBatchWriter
 
         if overwrite:
             raise InvalidConfig("A topic cannot be overwritten, only appended to: use .mode('append').")
@@ -91,7 +90,7 @@ class RaylogDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> RaylogStreamWriter:
         """Write micro-batches; in complete mode each has all rows again, as with Kafka's sink. Raises InvalidConfig."""
-        from raylog.spark.writing.stream_writer import RaylogStreamWriter
+        from raylog.spark.writing.writers import RaylogStreamWriter
 
         return RaylogStreamWriter(self._write_options(schema, streaming=True))
 

@@ -12,8 +12,15 @@ from dataclasses import fields
 from pathlib import Path
 
 from raylog.client.accepted import ACCEPTED
-from raylog.client.config import ALIASES, AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, keys_of
-from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.config import (
+    ALIASES,
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    QueueConsumerConfig,
+    keys_of,
+)
 
 PATH = Path(__file__).parents[1] / "client" / "keywords.py"
 KINDS: tuple[type[ClientConfig], ...] = (

@@ -7,6 +7,7 @@ one daemon thread.
 from __future__ import annotations
 
 import asyncio
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, Unpack
@@ -22,25 +23,18 @@ from raylog.base.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
     did_you_mean,
-    from_code,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.admin.cluster import AsyncClusterAdmin
 from raylog.client.admin.descriptions import (
-    ClusterDescription,
     ConfigEntry,
-    StoppedBroker,
     TopicDescription,
-    describe_cluster,
     describe_topic,
 )
-from raylog.client.admin.features import AsyncFeatures
 from raylog.client.admin.groups import AsyncGroups
-from raylog.client.admin.halves import AsyncHalves
-from raylog.client.admin.reassignments import AsyncMoving
-from raylog.client.admin.redrives import AsyncRedrives
-from raylog.client.admin.resets import AsyncResets
+from raylog.client.admin.queues import AsyncQueues
 from raylog.client.admin.schedules import AsyncSchedules
-from raylog.client.admin.tokens import AsyncTokens
+from raylog.client.admin.tokens import DEFAULT_LIFETIME_S, check_grant, topic_names
 from raylog.client.admin.transactions import AsyncTransactionAdmin
 from raylog.client.checked import checks_arguments
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -59,27 +53,21 @@ from raylog.protocol.admin import (
     CREATE_PARTITIONS,
     CREATE_TOPIC,
     DELETE_TOPIC,
-    DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
-    ELECT_LEADERS,
-    RESUME_BROKER,
-    STOP_BROKER,
     WAKE_PARTITIONS,
     AlterClusterConfigRequest,
     AlterTopicConfigRequest,
     CreatePartitionsRequest,
     CreateTopicRequest,
     DeleteTopicRequest,
-    DescribeClusterRequest,
     DescribeConfigsRequest,
-    ElectedPartition,
-    ElectLeadersRequest,
-    ResumeBrokerRequest,
-    StopBrokerRequest,
     WakePartitionsRequest,
 )
 from raylog.protocol.broker import METADATA, MetadataRequest, MetadataTopic
 from raylog.protocol.replica import DELETE_RECORDS, DeleteRecordsRequest
+from raylog.rpc import Grant, Token, TopicGrant, mint
+from raylog.rpc.auth.token_text import token_text
+from raylog.rpc.auth.tokens import ALL_PARTITIONS, TokenError
 
 CONTROLLER_DEFAULT = -1
 """In a request to create a topic: use the cluster's default."""
@@ -90,18 +78,7 @@ LAST_LOOK_S = 1.0
 
 
 @checks_arguments()
-class AsyncAdmin(
-    AsyncMoving,
-    AsyncFeatures,
-    AsyncGroups,
-    AsyncResets,
-    AsyncHalves,
-    AsyncTransactionAdmin,
-    AsyncSchedules,
-    AsyncRedrives,
-    AsyncTokens,
-    NotPickled,
-):
+class AsyncAdmin(AsyncClusterAdmin, AsyncGroups, AsyncQueues, AsyncSchedules, AsyncTransactionAdmin, NotPickled):
     """Administration from an event loop. `await start()` and `stop()`, or `async with`.
 
     Configure it with keyword arguments, or with `config` and its dotted keys: both are those of `raylog.AdminConfig`.
@@ -345,56 +322,49 @@ class AsyncAdmin(
         reply, _ = await self.cluster.call_leader(*where, DELETE_RECORDS, request, timeout_s=timeout_s)
         return reply.low_watermark
 
-    # Leaders and brokers
+    # Tokens
 
-    async def elect_leaders(
+    async def create_token(
         self,
-        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
         *,
-        unclean: bool = False,
+        read: Iterable[str] = (),
+        write: Iterable[str] = (),
+        transactional_id_prefix: str | None = None,
+        group: str | None = None,
+        lifetime_s: float = DEFAULT_LIFETIME_S,
         timeout_s: float = 30.0,
-    ) -> dict[TopicPartition, RaylogError | None]:
-        """Make the preferred replica the leader of each partition; None = all partitions led by another replica.
+    ) -> str:
+        """Make a token that may read and write these topics for `lifetime_s`: one line of text, for `token=`.
 
-        `unclean=True` instead elects a leader for partitions without one, even from outside the ISR: acknowledged
-        records may be lost, so the partitions have to be named. Returns None for each partition with a new leader,
-        otherwise the reason: ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises
-        UnknownTopicOrPartition, InvalidRequest.
+        It covers all partitions of the topics, even those added later, but no topic that is created again under one of
+        the names. `transactional_id_prefix`: it may also run transactions whose ids begin with it, and commit offsets
+        of the group with exactly that name. `group`: it may also take part in this consumer group, consume the queues
+        of that group, and prepare half messages of it. Records that it may write it may also delay.
+        Raises UnknownTopicOrPartition, whose message suggests the nearest name; InvalidConfig when nothing is granted,
+        when the grant is too long, and when this client itself has only a token.
         """
-        named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
-        request = ElectLeadersRequest(named, unclean)
-        results = await self.cluster.call_broker(ELECT_LEADERS, request, timeout_s=timeout_s)
-        return {
-            TopicPartition(row.topic, row.partition): from_code(row.error_code, row.error_message)
-            if row.error_code
-            else None
-            for row in results
-        }
-
-    async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
-        """Move a broker's leaderships to other replicas, and take it out of every ISR that has other members.
-
-        Its processes keep running: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them
-        afterwards. Raises StopRefused when partitions would have no leader or refuse writes with `acks=all` (it names
-        them; not with `force`), and when the metadata quorum would lose its majority; InvalidRequest for an unknown
-        broker.
-        """
-        reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
-        return StoppedBroker(broker, reply.leaders_moved, tuple(reply.leaderless), tuple(reply.below_min_isr))
-
-    async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
-        """Readmit a broker that was stopped; `raylog start --broker` also starts its processes.
-
-        Raises InvalidRequest for an unknown broker.
-        """
-        await self.cluster.call_broker(RESUME_BROKER, ResumeBrokerRequest(broker), timeout_s=timeout_s)
-
-    # The cluster
-
-    async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
-        """The cluster as its controller sees it."""
-        request = DescribeClusterRequest()
-        return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
+        reads, writes = topic_names("read", read), topic_names("write", write)
+        check_grant(reads, writes, transactional_id_prefix, group, lifetime_s)
+        self.cluster.check_started()
+        deadline = Deadline(timeout_s)
+        await self.cluster.renew_secret(timeout_s=deadline.left_s)  # a token of an old secret would end with it
+        address = self.cluster.address
+        assert address is not None  # since the start
+        if isinstance(address.secret, Token):
+            raise InvalidConfig(
+                "A client with a token cannot make tokens: give it the cluster's secret, and unset RAYLOG_TOKEN."
+            )
+        topics = []
+        for name in dict.fromkeys((*reads, *writes)):
+            info = await self.cluster.topic(name, timeout_s=deadline.left_s)
+            if info.internal:
+                raise InvalidConfig(f"{name!r} is Raylog's own topic, for which there are no tokens; name another one.")
+            topics.append(TopicGrant(info.topic_id, name, ALL_PARTITIONS if name in reads else (), name in writes))
+        grant = Grant(int(time.time() + lifetime_s) + 1, tuple(topics), transactional_id_prefix, group)
+        try:
+            return token_text(mint(address.secret, grant))
+        except TokenError as error:
+            raise InvalidConfig(str(error)) from None
 
     # Internals
 

@@ -13,8 +13,8 @@ from typing import Final
 
 from raylog.base.errors import OffsetOutOfRange, RaylogError, UnknownServerError
 from raylog.base.ids import EARLIEST, LATEST, TopicPartition
+from raylog.client.cluster.backoff import as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.tasks import side_by_side
 from raylog.protocol.replica import FETCH, READ_UNCOMMITTED, FetchRequest
 from raylog.rpc.framing import Buffer

@@ -14,7 +14,7 @@ import msgspec
 
 from raylog.base.errors import InvalidTxnState, RaylogError, TransactionalIdNotFound
 from raylog.base.ids import LATEST, TopicPartition
-from raylog.client.admin.groups import AT_ONCE, keys_of_each_coordinator
+from raylog.client.admin.groups import COORDINATORS_AT_ONCE, keys_of_each_coordinator
 from raylog.client.cluster.cluster_client import TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.tasks import side_by_side
@@ -112,7 +112,7 @@ class AsyncTransactionAdmin:
         topic = self.cluster.metadata.topic(TRANSACTIONS_TOPIC)
         if topic is None:
             return []  # no producer has had a transactional id yet
-        at_once = asyncio.Semaphore(AT_ONCE)
+        at_once = asyncio.Semaphore(COORDINATORS_AT_ONCE)
         request = ListTransactionsRequest(sorted(states), -1 if longer_than_ms is None else longer_than_ms, prefix)
 
         async def of(partition: int, key: str) -> list[TransactionListing]:
@@ -177,7 +177,7 @@ class AsyncTransactionAdmin:
     ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
         """The idempotent and transactional producers of each partition. Raises UnknownTopicOrPartition."""
         wanted = [TopicPartition(*each) for each in partitions]
-        at_once = asyncio.Semaphore(AT_ONCE)
+        at_once = asyncio.Semaphore(COORDINATORS_AT_ONCE)
 
         async def of(where: TopicPartition) -> tuple[ProducerDescription, ...]:
             async with at_once:
@@ -300,7 +300,7 @@ class AsyncTransactionAdmin:
         from the writer's once the epochs of that id are used up.
         """
         listed = await self.list_transactions(_OPEN_STATES, timeout_s=deadline.left_s)
-        at_once = asyncio.Semaphore(AT_ONCE)
+        at_once = asyncio.Semaphore(COORDINATORS_AT_ONCE)
 
         async def of(transactional_id: str) -> set[tuple[str | None, int, int]]:
             async with at_once:

@@ -30,11 +30,11 @@ from raylog.base.errors import (
     UnstableOffsetCommit,
     did_you_mean,
 )
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.connections import ConnectionPool, call
 from raylog.client.cluster.credentials import CredentialFile
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.cluster.discovery import ClusterAddress, Endpoint, find_cluster
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicInfo
 from raylog.client.cluster.reachable import ANSWER_TIMEOUT_S, ATTEMPT_TIMEOUT_S, require_an_answer
 from raylog.client.config import ClientConfig

@@ -8,8 +8,8 @@ from enum import Enum
 
 from raylog.base.errors import InvalidRequest, RaylogError
 from raylog.base.ids import TopicPartition
-from raylog.client.consumer.handing import Handing
 from raylog.client.consumer.partition import OPENED_BYTES_MAX, PartitionState, Start
+from raylog.client.consumer.undelivered import Undelivered
 from raylog.client.interceptors import refuse_columns
 from raylog.client.reading.column_batch import ColumnBatch
 from raylog.client.reading.decode import ColumnPiece
@@ -45,7 +45,7 @@ class Assignment:
         self.states: dict[TopicPartition, PartitionState] = {}
         self.consumed_bytes = self.consumed_records = 0
         """What was consumed of partitions that are no longer assigned."""
-        self.handing = Handing()
+        self.handing = Undelivered()
         """The positions that the last take moved, to restore them if its records do not reach the user."""
         self._order: list[PartitionState] = []
         self._turn = 0

@@ -1,7 +1,7 @@
 """`AsyncConsumer`: reading records on the user's own event loop, alone or in a group.
 
-It adds the waiting of a poll to an `Engine`; its other methods are those of `Operations`. May touch: the network, the
-clock.
+It adds the waiting of a poll to a `ConsumerEngine`; its other methods are those of `Operations`. May touch: the
+network, the clock.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from raylog.base.ids import TopicPartition
 from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
 from raylog.client.config import ConsumerConfig, load, show_keys
-from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
+from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, ConsumerEngine
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.operations import Operations
-from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
@@ -44,7 +44,7 @@ class AsyncConsumer(Operations, NotPickled):
     ) -> None:
         """Raises InvalidConfig for an unknown key (and suggests the nearest) or a wrong value."""
         check_topics(topics)
-        super().__init__(Engine(load(ConsumerConfig, config, keywords)))
+        super().__init__(ConsumerEngine(load(ConsumerConfig, config, keywords)))
         self._topics = topics
         self._turn = Turn(_refusal)
         self._home = self._engine.cluster.home = Home("AsyncConsumer")

@@ -27,7 +27,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
 from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.client.group.membership import Call, Membership
+from raylog.client.group.membership import GroupRequest, Membership
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.tasks import outcomes
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, OffsetAndTimestamp
@@ -277,7 +277,7 @@ class CommittedOffsets:
             if member is None:
                 raise
             keeps = member.is_cooperative and member.is_joining
-            reaction = member.failed(Call.COMMIT, error, generation=generation)
+            reaction = member.failed(GroupRequest.COMMIT, error, generation=generation)
             if reaction.retry or reaction.fatal:
                 raise
             if keeps:

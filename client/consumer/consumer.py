@@ -22,10 +22,10 @@ from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments, number, number_or_none, whole, whole_or_none
 from raylog.client.config import ConsumerConfig, load, show_keys
 from raylog.client.consumer.asynchronous import AsyncConsumer
-from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, Engine
+from raylog.client.consumer.engine import CLOSE_TIMEOUT_S, ConsumerEngine
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import RebalanceListener
 from raylog.client.consumer.operations import ConsumerState, Offsets, Operations
-from raylog.client.consumer.sessions.handover import ListenerCall
 from raylog.client.guard import Turn
 from raylog.client.keywords import ConsumerKeywords
 from raylog.client.reading.column_batch import ColumnBatch
@@ -81,7 +81,7 @@ class Consumer(ConsumerState, SynchronousClient):
         """
         self._is_open = False
         check_topics(topics)
-        ConsumerState.__init__(self, Engine(load(ConsumerConfig, config, keywords)))
+        ConsumerState.__init__(self, ConsumerEngine(load(ConsumerConfig, config, keywords)))
         SynchronousClient.__init__(self, Operations(self._engine))
         self._one_poll = Turn(_refusal)
         self._is_closing = False
@@ -363,7 +363,7 @@ def _refusal(is_inside: bool) -> str:
     )
 
 
-_open_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
+_open_engines: weakref.WeakSet[ConsumerEngine] = weakref.WeakSet()
 
 
 def _disown_after_fork() -> None:

@@ -29,19 +29,19 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_topic, now_ms
+from raylog.client.cluster.backoff import as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommitCallback, CommittedOffsets, report_commit
 from raylog.client.consumer.fetcher import Fetcher
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.consumer.listener import ListenerCalls
 from raylog.client.consumer.newcomers import Newcomers
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.consumer.positions import PositionFinder
-from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S
-from raylog.client.consumer.sessions.handover import ListenerCall
-from raylog.client.consumer.sessions.protocols import Session, SessionMaker
+from raylog.client.consumer.protocols import Session, SessionMaker
 from raylog.client.consumer.topics import SubscribedTopics
 from raylog.client.consumer.truncation import CreatedAgain, repair
 from raylog.client.interceptors import ConsumerInterceptors, interceptors_of
@@ -63,7 +63,7 @@ ABANDON_TIMEOUT_S = 2.0
 """Limit for leaving the group when a consumer is garbage collected without close()."""
 
 
-class Engine:
+class ConsumerEngine:
     """One consumer. `start()` before use, `close()` at the end, both on its loop."""
 
     def __init__(self, config: ConsumerConfig) -> None:

@@ -23,8 +23,8 @@ from raylog.base.errors import (
     RequestTimedOut,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.cluster.metadata import PartitionInfo
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from raylog.base.ids import TopicPartition
-from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.consumer.handover import ListenerCall
 
 CallbackWaiter = Callable[[list[TopicPartition]], Any]
 

@@ -1,8 +1,8 @@
 """The public methods of `AsyncConsumer` and `Consumer`, except those that read records.
 
-Each of the two owns an `Engine`. The methods of `ConsumerState` run in the caller's thread; those of `Operations` run
-on the engine's loop: `AsyncConsumer` inherits them, and `Consumer` calls them there through `runtime.blocking`. May
-touch: the network.
+Each of the two owns a `ConsumerEngine`. The methods of `ConsumerState` run in the caller's thread; those of
+`Operations` run on the engine's loop: `AsyncConsumer` inherits them, and `Consumer` calls them there through
+`runtime.blocking`. May touch: the network.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments, moments_of_partitions
 from raylog.client.consumer.committed_offsets import list_offsets
-from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.engine import ConsumerEngine
 from raylog.client.consumer.listener import CallbackWaiter, RebalanceListener
 from raylog.client.consumer.partition import PartitionState, Start
 from raylog.client.metrics import ClientMetrics
@@ -34,7 +34,7 @@ Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 class ConsumerState:
     """What any thread may read of a consumer: each number has only one writer."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: ConsumerEngine) -> None:
         self._engine = engine
         self.config = engine.config
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from raylog.base.errors import NoOffsetForPartition, RaylogError
 from raylog.base.ids import EARLIEST, LATEST, TopicPartition
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment, Mode
 from raylog.client.consumer.committed_offsets import CommittedOffsets

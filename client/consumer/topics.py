@@ -13,8 +13,8 @@ from typing import Any
 
 from raylog.base.errors import RaylogError
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.newcomers import Newcomers

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from raylog.base.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig, did_you_mean
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.members import in_order, subscribers_of
 from raylog.client.group.sticky import CooperativeStickyAssignor, StickyAssignor
 from raylog.client.user_code import USER_ERRORS

@@ -21,7 +21,7 @@ from raylog.base.errors import (
     UnreleasedInstanceId,
 )
 from raylog.base.ids import TopicPartition
-from raylog.client.group.membership import Call, Forget, Reaction
+from raylog.client.group.membership import Forget, GroupRequest, Reaction
 from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHeartbeatRequest, TopicPartitions
 
 JOIN_EPOCH: Final = 0
@@ -35,23 +35,23 @@ _FENCED: Final = Reaction(forget=Forget.MEMBER, fatal=True)
 _AGAIN: Final = Reaction(retry=True)
 _NOTHING: Final = Reaction()
 
-CONSUMER_REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
-    (Call.HEARTBEAT, FencedMemberEpoch): _LOST,
-    (Call.HEARTBEAT, UnknownMemberId): _LOST,
-    (Call.HEARTBEAT, FencedInstanceId): _FENCED,
-    (Call.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is in flight
+CONSUMER_REACTIONS: Final[Mapping[tuple[GroupRequest, type[RaylogError]], Reaction]] = {
+    (GroupRequest.HEARTBEAT, FencedMemberEpoch): _LOST,
+    (GroupRequest.HEARTBEAT, UnknownMemberId): _LOST,
+    (GroupRequest.HEARTBEAT, FencedInstanceId): _FENCED,
+    (GroupRequest.HEARTBEAT, StaleMemberEpoch): _NOTHING,  # a newer heartbeat is in flight
     # A dead process keeps its instance id until its session times out. `ConsumerSession` raises the error after that
     # time: then a living process has the id.
-    (Call.HEARTBEAT, UnreleasedInstanceId): _AGAIN,
-    (Call.COMMIT, UnknownMemberId): _LOST,
+    (GroupRequest.HEARTBEAT, UnreleasedInstanceId): _AGAIN,
+    (GroupRequest.COMMIT, UnknownMemberId): _LOST,
     # The group has expired with its last member, or is a classic one since.
-    (Call.COMMIT, IllegalGeneration): _LOST,
-    (Call.COMMIT, FencedInstanceId): _FENCED,
-    (Call.COMMIT, StaleMemberEpoch): _NOTHING,
+    (GroupRequest.COMMIT, IllegalGeneration): _LOST,
+    (GroupRequest.COMMIT, FencedInstanceId): _FENCED,
+    (GroupRequest.COMMIT, StaleMemberEpoch): _NOTHING,
 }
 
 
-def consumer_reaction(call: Call, error: RaylogError) -> Reaction:
+def consumer_reaction(call: GroupRequest, error: RaylogError) -> Reaction:
     """The reaction from the table; an error without a row is retried if its flags allow it, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = CONSUMER_REACTIONS.get((call, kind))
@@ -239,10 +239,10 @@ class ConsumerMembership:
         self._is_whole = True
         self._says_report, self._says_topics = False, None
 
-    def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
+    def failed(self, call: GroupRequest, error: RaylogError, *, generation: int) -> Reaction:
         """Apply an error. ``generation``: the member epoch of the request; errors for an older one lose nothing."""
         reaction = consumer_reaction(call, error)
-        if call is Call.HEARTBEAT:
+        if call is GroupRequest.HEARTBEAT:
             self.unanswered()
         if isinstance(error, FencedInstanceId) and generation == self.epoch:
             self.fenced = error

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Subscription
+from raylog.client.assignor import Subscription
 
 PROTOCOL_TYPE: Final = "consumer"
 VERSION: Final = 3

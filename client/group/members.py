@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raylog.client.group.assignor import Subscription
+from raylog.client.assignor import Subscription
 
 
 def in_order(subscriptions: Mapping[str, Subscription]) -> list[str]:

@@ -25,7 +25,7 @@ from raylog.base.errors import (
     UnknownMemberId,
 )
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.assignor import PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import RangeAssignor, assign, rebalance_protocol_of
 from raylog.client.group.embedded_protocol import (
     PROTOCOL_TYPE,
@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 NO_GENERATION: Final = -1
 
 
-class Call(Enum):
+class GroupRequest(Enum):
     """The requests whose errors change a member's state; the values are the names of the methods."""
 
     JOIN = JOIN_GROUP.name
@@ -95,29 +95,29 @@ _FENCED: Final = Reaction(forget=Forget.MEMBER, fatal=True)
 _RETRY: Final = Reaction(retry=True)
 _FATAL: Final = Reaction(fatal=True)
 
-REACTIONS: Final[Mapping[tuple[Call, type[RaylogError]], Reaction]] = {
-    (Call.JOIN, MemberIdRequired): _REJOIN,  # with the member id in the error
-    (Call.JOIN, RebalanceInProgress): _REJOIN,
-    (Call.JOIN, UnknownMemberId): _UNKNOWN,
-    (Call.JOIN, FencedInstanceId): _FENCED,
-    (Call.SYNC, RebalanceInProgress): _REJOIN,
-    (Call.SYNC, IllegalGeneration): _LOST,
-    (Call.SYNC, UnknownMemberId): _UNKNOWN,
-    (Call.SYNC, FencedInstanceId): _FENCED,
+REACTIONS: Final[Mapping[tuple[GroupRequest, type[RaylogError]], Reaction]] = {
+    (GroupRequest.JOIN, MemberIdRequired): _REJOIN,  # with the member id in the error
+    (GroupRequest.JOIN, RebalanceInProgress): _REJOIN,
+    (GroupRequest.JOIN, UnknownMemberId): _UNKNOWN,
+    (GroupRequest.JOIN, FencedInstanceId): _FENCED,
+    (GroupRequest.SYNC, RebalanceInProgress): _REJOIN,
+    (GroupRequest.SYNC, IllegalGeneration): _LOST,
+    (GroupRequest.SYNC, UnknownMemberId): _UNKNOWN,
+    (GroupRequest.SYNC, FencedInstanceId): _FENCED,
     # The answer may be lost with its connection. A new join is answered in every state of the group.
-    (Call.SYNC, RequestTimedOut): _REJOIN,
-    (Call.HEARTBEAT, RebalanceInProgress): _REJOIN,
-    (Call.HEARTBEAT, IllegalGeneration): _LOST,
-    (Call.HEARTBEAT, UnknownMemberId): _UNKNOWN,
-    (Call.HEARTBEAT, FencedInstanceId): _FENCED,
-    (Call.COMMIT, RebalanceInProgress): _REJOIN,
-    (Call.COMMIT, IllegalGeneration): _LOST,
-    (Call.COMMIT, UnknownMemberId): _UNKNOWN,
-    (Call.COMMIT, FencedInstanceId): _FENCED,
+    (GroupRequest.SYNC, RequestTimedOut): _REJOIN,
+    (GroupRequest.HEARTBEAT, RebalanceInProgress): _REJOIN,
+    (GroupRequest.HEARTBEAT, IllegalGeneration): _LOST,
+    (GroupRequest.HEARTBEAT, UnknownMemberId): _UNKNOWN,
+    (GroupRequest.HEARTBEAT, FencedInstanceId): _FENCED,
+    (GroupRequest.COMMIT, RebalanceInProgress): _REJOIN,
+    (GroupRequest.COMMIT, IllegalGeneration): _LOST,
+    (GroupRequest.COMMIT, UnknownMemberId): _UNKNOWN,
+    (GroupRequest.COMMIT, FencedInstanceId): _FENCED,
 }
 
 
-def reaction_to(call: Call, error: RaylogError) -> Reaction:
+def reaction_to(call: GroupRequest, error: RaylogError) -> Reaction:
     """The reaction from the table; an error without a row is retried if its flags allow it, and fatal otherwise."""
     for kind in type(error).__mro__:
         found = REACTIONS.get((call, kind))
@@ -329,14 +329,14 @@ class Membership:
         """The Heartbeat request."""
         return HeartbeatRequest(self.group, self.generation, self.member_id, self.instance_id)
 
-    def failed(self, call: Call, error: RaylogError, *, generation: int) -> Reaction:
+    def failed(self, call: GroupRequest, error: RaylogError, *, generation: int) -> Reaction:
         """Apply an error. `generation` is that of the request; an answer for an older one changes nothing."""
         reaction = reaction_to(call, error)
-        if self.is_joining and call in (Call.HEARTBEAT, Call.COMMIT) and not reaction.fatal:
+        if self.is_joining and call in (GroupRequest.HEARTBEAT, GroupRequest.COMMIT) and not reaction.fatal:
             return reaction if reaction.retry else _NOTHING  # the join's answer shows whether it is still a member
         if isinstance(error, FencedInstanceId) and generation in (self.generation, self.owned_generation):
             self.fenced = error
-        if call in (Call.HEARTBEAT, Call.COMMIT) and generation != self.generation:
+        if call in (GroupRequest.HEARTBEAT, GroupRequest.COMMIT) and generation != self.generation:
             return reaction if reaction.fatal else _NOTHING
         given = error.details.get("member_id")
         if isinstance(error, MemberIdRequired) and isinstance(given, str):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.embedded_protocol import decode_previous, encode_generation, encode_previous
 from raylog.client.group.members import subscribers_of
 

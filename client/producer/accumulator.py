@@ -18,8 +18,8 @@ from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.batch import Batch, EncodedBody
 from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.partition_queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.partitioner import rule_of
-from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues, partition_removed
 from raylog.client.producer.sizes import PLAIN_BYTES_MAX, RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.spinlock import Spinlock
 from raylog.client.types import Header

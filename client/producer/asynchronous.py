@@ -1,6 +1,6 @@
 """`AsyncProducer`: sends records from the user's own event loop.
 
-It adds awaitable futures and waiting to an `Engine`. May touch: the network, the clock.
+It adds awaitable futures and waiting to a `ProducerEngine`. May touch: the network, the clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raylog.client.keywords import ProducerKeywords
 from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch
-from raylog.client.producer.engine import Engine
+from raylog.client.producer.engine import ProducerEngine
 from raylog.client.producer.exits import INTERRUPTED_S, at_exit, cover_child, log_lost, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
 from raylog.client.producer.scheduling import (
@@ -36,7 +36,7 @@ from raylog.client.producer.scheduling import (
     not_delayed,
     with_ttl,
 )
-from raylog.client.producer.transactions.calls import AsyncTransactions
+from raylog.client.producer.transaction_calls import AsyncTransactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.tasks import AGAIN_S, mark_seen
 from raylog.client.types import Header, RecordMetadata
@@ -54,7 +54,7 @@ class AsyncProducer(AsyncTransactions, NotPickled):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
-        self._engine = Engine(load(ProducerConfig, config, keywords))
+        self._engine = ProducerEngine(load(ProducerConfig, config, keywords))
         self._interceptors = self._engine.interceptors
         self.config = self._engine.config
         self._home = self._engine.home = Home(type(self).__name__)
@@ -293,13 +293,13 @@ class _Plain(AsyncProducer):
         """Do nothing, so that the producer goes on."""
 
 
-_endings: dict[Engine, asyncio.Task[None]] = {}
-_open: dict[Engine, Home] = {}
+_endings: dict[ProducerEngine, asyncio.Task[None]] = {}
+_open: dict[ProducerEngine, Home] = {}
 """The engines of producers that were started and not stopped, with their loops. Not the producers themselves, so that
 these can be garbage collected."""
 
 
-def _lose(engine: Engine) -> None:
+def _lose(engine: ProducerEngine) -> None:
     """Fail the records that are not stored, because nothing can be sent any more, and log how many there were."""
     _open.pop(engine, None)
     failed = engine.failed_records
@@ -309,7 +309,7 @@ def _lose(engine: Engine) -> None:
 
 def _end_at_exit() -> None:
     """Send pending records on loops that are not closed: Ray stops the loop of an ending actor, but leaves it open."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[Engine]] = {}
+    by_loop: dict[asyncio.AbstractEventLoop, list[ProducerEngine]] = {}
     for engine, home in list(_open.items()):
         if home.loop is None or home.loop.is_closed():
             _lose(engine)
@@ -328,11 +328,11 @@ def _end_at_exit() -> None:
         _wait(partial(wait.result, limit_s), engines)
 
 
-async def _send_all(engines: list[Engine]) -> None:
+async def _send_all(engines: list[ProducerEngine]) -> None:
     await asyncio.wait([_end(engine) for engine in engines])
 
 
-def _wait(wait: Callable[[], object], engines: list[Engine]) -> None:
+def _wait(wait: Callable[[], object], engines: list[ProducerEngine]) -> None:
     """Wait until producers have ended. If that is cut short, by Ctrl-C or the end of their loop, log what is lost."""
     try:
         wait()
@@ -350,7 +350,7 @@ at_exit(_end_at_exit)
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
-def _end(engine: Engine) -> asyncio.Task[None]:
+def _end(engine: ProducerEngine) -> asyncio.Task[None]:
     """Send the pending records of a producer that was dropped, or whose program ends, and close it. On its loop."""
     if engine not in _endings:
         task = asyncio.get_running_loop().create_task(send_rest(engine, "stopped"), name="raylog-ends")
@@ -359,7 +359,7 @@ def _end(engine: Engine) -> asyncio.Task[None]:
     return _endings[engine]
 
 
-def _ended(engine: Engine, task: asyncio.Task[None]) -> None:
+def _ended(engine: ProducerEngine, task: asyncio.Task[None]) -> None:
     """The task of `_end` is done. If it was cancelled, and the loop goes on, the producer has still to be closed."""
     _endings.pop(engine, None)
     _lose(engine)

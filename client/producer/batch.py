@@ -32,7 +32,7 @@ SEQUENCE_MASK = 2**31 - 1
 
 
 class EncodedBody(NamedTuple):
-    """The body of a batch that was encoded before it was passed to the producer (`raylog.client.encoding`)."""
+    """The body of a batch that was encoded before it was passed to the producer (`arrow_columns.py`)."""
 
     body: bytes
     """Compressed with the codec number `compression`."""

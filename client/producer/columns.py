@@ -20,7 +20,7 @@ from raylog.client.arguments import as_bytes, checked_headers, checked_timestamp
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.futures import AsyncSendFuture
-from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues
+from raylog.client.producer.partition_queues import PartitionQueue, TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size
 from raylog.client.runtime import park_at_exit
 from raylog.client.types import Header

@@ -24,9 +24,9 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import Columns, checked_columns, distinct_of, is_column, planned
 from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.partition_queues import TopicQueues
 from raylog.client.producer.scheduling import Scheduling, Waiting, When, checked_schedule_ids, named_stamps
-from raylog.client.producer.sending.queues import TopicQueues
-from raylog.client.producer.sending.sender import Sender
+from raylog.client.producer.sender import Sender
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.serializers import serializer
 from raylog.client.tasks import Ending
@@ -34,10 +34,10 @@ from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 from raylog.storage.batch.compression import COMPRESSIONS
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
-    from raylog.client.encoding.arrow_columns import ArrowColumns
+    from raylog.client.producer.arrow_columns import ArrowColumns
 
 
-class Engine:
+class ProducerEngine:
     """One producer. `start()` before use, `stop()` at the end."""
 
     def __init__(self, config: ProducerConfig) -> None:
@@ -290,7 +290,7 @@ class Engine:
 
         Raises UnknownTopicOrPartition before anything is queued, RecordTooLarge before anything of that partition is.
         """
-        from raylog.client.encoding.arrow_columns import STICKY, bodies_of, by_partition, partitions_of
+        from raylog.client.producer.arrow_columns import STICKY, bodies_of, by_partition, partitions_of
 
         if self.interceptors is not None:
             raise refuse_columns("send_arrow()", "send_batch()")

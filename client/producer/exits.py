@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 
 from raylog.base.errors import RequestTimedOut
-from raylog.client.producer.engine import Engine
+from raylog.client.producer.engine import ProducerEngine
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ def _end_child() -> None:
         end()
 
 
-async def send_rest(engine: Engine, verb: str) -> None:
+async def send_rest(engine: ProducerEngine, verb: str) -> None:
     """Send the pending records, for at most `delivery_timeout_ms`, as `close` does; log how many were not stored.
 
     `verb`: what the user should have done, "closed" or "stopped".
@@ -83,7 +83,7 @@ async def send_rest(engine: Engine, verb: str) -> None:
         log_lost(engine, engine.failed_records - failed, verb)
 
 
-def log_lost(engine: Engine, count: int, verb: str) -> None:
+def log_lost(engine: ProducerEngine, count: int, verb: str) -> None:
     """Log how many records were not stored, if any."""
     if count:
         name = engine.config.client_id

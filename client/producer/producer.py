@@ -28,9 +28,10 @@ from raylog.client.metrics import ClientMetrics
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.batch import Batch
 from raylog.client.producer.columns import AsyncSentBatch, SentBatch, check_arrow, distinct_of
-from raylog.client.producer.engine import Engine, closed_error
+from raylog.client.producer.engine import ProducerEngine, closed_error
 from raylog.client.producer.exits import INTERRUPTED_S, at_exit, cover_child, send_rest
 from raylog.client.producer.futures import AsyncSendFuture, SendFuture
+from raylog.client.producer.partition_queues import TopicQueues
 from raylog.client.producer.scheduling import (
     ScheduledBatch,
     ScheduledFuture,
@@ -40,15 +41,14 @@ from raylog.client.producer.scheduling import (
     not_delayed,
     with_ttl,
 )
-from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
-from raylog.client.producer.transactions.calls import Transactions
+from raylog.client.producer.transaction_calls import Transactions
 from raylog.client.scheduling import Delay, Moment
 from raylog.client.spinlock import inlines
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC
 
 if TYPE_CHECKING:  # pyarrow and numpy are loaded with the first Arrow columns
-    from raylog.client.encoding.arrow_columns import ArrowColumns
+    from raylog.client.producer.arrow_columns import ArrowColumns
 
 __all__ = ["AsyncProducer", "AsyncSendFuture", "AsyncSentBatch", "Producer", "SendFuture", "SentBatch"]
 
@@ -66,7 +66,7 @@ class Producer(Transactions, NotPickled):
     """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]) -> None:
-        self._engine = Engine(load(ProducerConfig, config, keywords))
+        self._engine = ProducerEngine(load(ProducerConfig, config, keywords))
         self.config = self._engine.config
         self._runtime = runtime.shared()
         self._forks = this_process.forks
@@ -385,23 +385,23 @@ class Producer(Transactions, NotPickled):
 
 
 inlines(Producer.send)
-_open_engines: set[Engine] = set()
+_open_engines: set[ProducerEngine] = set()
 """The engines of open producers. Not the producers themselves, so that unclosed ones can be garbage collected."""
 
 
-_dropped: set[Engine] = set()
+_dropped: set[ProducerEngine] = set()
 """The engines of producers that were garbage collected unclosed, while they send their pending records."""
-_endings: dict[Engine, asyncio.Task[None]] = {}
+_endings: dict[ProducerEngine, asyncio.Task[None]] = {}
 """The tasks that send pending records and close. On the clients' loop."""
 
 
-def _begin_end(engine: Engine) -> asyncio.Task[None]:
+def _begin_end(engine: ProducerEngine) -> asyncio.Task[None]:
     if engine not in _endings:
         _endings[engine] = asyncio.get_running_loop().create_task(_end(engine), name="raylog-ends")
     return _endings[engine]
 
 
-async def _end(engine: Engine) -> None:
+async def _end(engine: ProducerEngine) -> None:
     try:
         await send_rest(engine, "closed")
     finally:

@@ -11,10 +11,9 @@ from typing import Any, Self, Unpack
 
 from raylog.client.arguments import check_topics
 from raylog.client.checked import checks_arguments
-from raylog.client.config import load, show_keys
+from raylog.client.config import QueueConsumerConfig, load, show_keys
 from raylog.client.guard import Home, NotPickled, Turn
 from raylog.client.keywords import QueueConsumerKeywords
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict, QueueEngine
 from raylog.client.queues.message import QueueMessage
 from raylog.client.queues.running import HANDLED_BY, run_on_loop

@@ -22,7 +22,7 @@ UNKNOWN_MAX_S: Final = 1.0
 """A leader that does not answer for so long counts as having no records, so that lower topics do not wait for it."""
 
 
-class Lane:
+class BufferLane:
     """The messages of one topic; without priorities of all topics."""
 
     def __init__(self, most: int) -> None:
@@ -60,9 +60,9 @@ class MessageBuffer:
         self._is_strict = turns is not None and turns.is_strict
         self._lane_of = lane_of
         if turns is None:
-            self._lanes = [Lane(most)]
+            self._lanes = [BufferLane(most)]
         else:
-            self._lanes = [Lane(turns.share(lane, most)) for lane in range(max(lane_of.values()) + 1)]
+            self._lanes = [BufferLane(turns.share(lane, most)) for lane in range(max(lane_of.values()) + 1)]
         self._call_on_loop = call_on_loop
         self._on_change = on_change
         self._changed = asyncio.Event()
@@ -155,7 +155,7 @@ class MessageBuffer:
         """Whether a partition has to wait, because a topic of higher priority has records or may have some."""
         if not self._is_strict:
             return False
-        higher: Sequence[Lane] = self._lanes[: self._place(partition)]
+        higher: Sequence[BufferLane] = self._lanes[: self._place(partition)]
         return any(lane.standing is not Standing.NONE for lane in higher)
 
     def wait_ms(self, partition: TopicPartition, most_ms: int) -> int:
@@ -193,6 +193,6 @@ class MessageBuffer:
     def _place(self, partition: TopicPartition) -> int:
         return 0 if self._turns is None else self._lane_of[partition.topic]
 
-    def _make_room(self, lane: Lane) -> None:
+    def _make_room(self, lane: BufferLane) -> None:
         if not lane.room.is_set():
             self._call_on_loop(lane.room.set)

@@ -13,11 +13,10 @@ from typing import Any, Self, Unpack
 
 from raylog.base.errors import ClientClosed
 from raylog.client.checked import checks_arguments, number, number_or_none, whole_or_none
-from raylog.client.config import show_keys
+from raylog.client.config import QueueConsumerConfig, show_keys
 from raylog.client.guard import of_another_process, this_process
 from raylog.client.keywords import QueueConsumerKeywords
 from raylog.client.queues.asynchronous import CLOSE_TIMEOUT_S, COMMIT_TIMEOUT_S, AsyncQueueConsumer
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.engine import FailedVerdict
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.client.runtime import SynchronousClient

@@ -17,8 +17,8 @@ from functools import partial
 from raylog.base.errors import ClientClosed, InvalidConfig, InvalidRecordState, RaylogError
 from raylog.base.ids import TopicPartition
 from raylog.client.cluster.cluster_client import ClusterClient
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.queues.buffer import MessageBuffer
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.membership import QueueMembership
 from raylog.client.queues.message import QueueMessage
 from raylog.client.queues.priorities import turns_of

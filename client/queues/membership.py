@@ -1,7 +1,7 @@
 """A queue consumer as a member of its group: joins, heartbeats, assignments. Owned by the engine.
 
 The group uses the classic protocol with the protocol type "share". The coordinator knows which members are alive, and
-the leader, a member, assigns the partitions (`spreading.py`). A rebalance interrupts nothing: each record is locked by
+the leader, a member, assigns the partitions (`spread`). A rebalance interrupts nothing: each record is locked by
 the member that has it, so all members go on meanwhile. May touch: the network, the loop's clock.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -24,10 +24,9 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff
-from raylog.client.queues.config import QueueConsumerConfig
-from raylog.client.queues.spreading import spread
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.tasks import LastingTask
 from raylog.core.queues.origins import retry_topic
 from raylog.protocol.groups import (
@@ -232,3 +231,28 @@ class QueueMembership:
             and any(self._partitions_of(topic) != self._counts[topic] for topic in changed & self._counts.keys())
         ):
             self._grown.set()
+
+
+def spread(
+    topics_of: Mapping[str, Sequence[str]], partition_counts: Mapping[str, int]
+) -> dict[str, list[TopicPartition]]:
+    """Assign to each member partitions of its topics (`topics_of`, by member id).
+
+    Invariants: every partition of such a topic has a member; every member has a partition of each of its topics that
+    exists; within a topic, members differ by one partition at most, and partitions by one member at most.
+    """
+    result: dict[str, list[TopicPartition]] = {member: [] for member in topics_of}
+    for topic in sorted({topic for topics in topics_of.values() for topic in topics}):
+        count = partition_counts.get(topic, 0)
+        members = sorted(member for member, topics in topics_of.items() if topic in topics)
+        if not count or not members:
+            continue
+        if len(members) >= count:
+            for place, member in enumerate(members):
+                result[member].append(TopicPartition(topic, place % count))
+        else:
+            # Begin with the members that have the fewest partitions of other topics, to level the totals too.
+            members.sort(key=lambda member: (len(result[member]), member))
+            for number in range(count):
+                result[members[number % len(members)]].append(TopicPartition(topic, number))
+    return {member: sorted(partitions) for member, partitions in result.items()}

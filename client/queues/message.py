@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from raylog.base.errors import InvalidRequest
 from raylog.base.ids import TopicPartition
 from raylog.client.accepted import Duration
-from raylog.client.queues.config import milliseconds
+from raylog.client.config import milliseconds
 from raylog.client.types import Header, Record
 from raylog.core.queues import events as ev
 from raylog.core.queues.acknowledging import REASON_BYTES_MAX

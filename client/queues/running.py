@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from raylog.base.errors import InvalidConfig
-from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.queues.message import QueueMessage, Reject, Retry
 from raylog.client.user_code import USER_ERRORS
 from raylog.core.queues import events as ev

@@ -16,12 +16,12 @@ from typing import Final, Protocol
 
 from raylog.base.errors import ConnectionFailed, CorruptMessage, RaylogError, UnknownMemberId, from_code
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import call
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.queues.buffer import MessageBuffer
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.client.queues.leases import LeaseBook
 from raylog.client.queues.message import QueueMessage
 from raylog.client.queues.verdicts import (

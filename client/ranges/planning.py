@@ -26,7 +26,7 @@ from raylog.client.cluster.credentials import VARIABLES, CredentialFile, is_toke
 from raylog.client.cluster.discovery import ENV_BOOTSTRAP, ClusterAddress, find_cluster
 from raylog.client.cluster.reachable import require_an_answer
 from raylog.client.config import ConsumerConfig
-from raylog.client.ranges.connected import KEPT, Connected
+from raylog.client.kept import Kept
 from raylog.client.ranges.cutting import RecordSizes, cut
 from raylog.client.ranges.narrowing import OFFSET_MAX, Narrowing
 from raylog.client.ranges.offsets import OffsetSpec, split_ranges
@@ -48,6 +48,23 @@ QUESTIONS_AT_ONCE = 64
 
 _remembered: ClusterAddress | None = None
 """Ray's last answer, cached because a look-up takes a second; dropped when no broker answers there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connected:
+    """A started client, with the sizes of records and the tokens that were made with it."""
+
+    client: ClusterClient
+    sizes: RecordSizes = field(default_factory=RecordSizes)
+    tokens: TaskTokens = field(default_factory=TaskTokens)
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self.client.close()
+
+
+KEPT: Kept[Connected] = Kept(Connected.close, at_most=1)
+"""The client that this process keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

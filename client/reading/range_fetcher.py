@@ -25,10 +25,10 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import EARLIEST, TopicPartition
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.connections import ConnectionPool, call
 from raylog.client.cluster.discovery import Endpoint
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ClientConfig
 from raylog.client.kept import Kept
 from raylog.client.reading.decode import FetchedBatch, corrupt

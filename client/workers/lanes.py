@@ -32,7 +32,7 @@ class Order(Enum):
     """No records."""
 
 
-class Lane:
+class HandlerLane:
     """A queue of chunks, which are handled one after another."""
 
     __slots__ = ("chunks", "is_idle", "is_ready", "keys")
@@ -53,19 +53,19 @@ class Lanes:
     def __init__(self, workers: int, order: Order) -> None:
         count = max(LANES_MIN, LANES_PER_WORKER * workers)
         self._order = order
-        self._lanes = [Lane() for _ in range(count)]
+        self._lanes = [HandlerLane() for _ in range(count)]
         self._idle = deque(self._lanes)
         self._turn = 0
-        self._lane_of: dict[Any, Lane] = {}
+        self._lane_of: dict[Any, HandlerLane] = {}
 
-    def place(self, partition: TopicPartition, records: Sequence[Record]) -> tuple[list[Chunk], list[Lane]]:
+    def place(self, partition: TopicPartition, records: Sequence[Record]) -> tuple[list[Chunk], list[HandlerLane]]:
         """Queue the records of a partition, in the order of their offsets.
 
         Returns the chunks that they make, and the lanes that had no work before: each has to be given to a worker.
         """
         parts = self._parts(partition, records)
         chunks: list[Chunk] = []
-        ready: list[Lane] = []
+        ready: list[HandlerLane] = []
         for lane, part in parts.items():
             chunk = Chunk(partition, part)
             chunks.append(chunk)
@@ -75,7 +75,7 @@ class Lanes:
                 ready.append(lane)
         return chunks, ready
 
-    def chunk_ended(self, lane: Lane) -> bool:
+    def chunk_ended(self, lane: HandlerLane) -> bool:
         """Remove the first chunk of a lane, which a worker has ended; return whether the lane has another one."""
         lane.chunks.popleft()
         if lane.chunks:
@@ -89,10 +89,10 @@ class Lanes:
             self._idle.append(lane)
         return False
 
-    def _parts(self, partition: TopicPartition, records: Sequence[Record]) -> dict[Lane, list[Record]]:
+    def _parts(self, partition: TopicPartition, records: Sequence[Record]) -> dict[HandlerLane, list[Record]]:
         if self._order is Order.PARTITION:
             return {self._lane_of_key(_Whole(partition)): list(records)}
-        parts: dict[Lane, list[Record]] = {}
+        parts: dict[HandlerLane, list[Record]] = {}
         is_ordered, known = self._order is Order.KEY, self._lane_of
         for record in records:
             key = record.key
@@ -111,7 +111,7 @@ class Lanes:
                 part.append(record)
         return parts
 
-    def _lane_of_key(self, key: Any, partition: TopicPartition | None = None) -> Lane:
+    def _lane_of_key(self, key: Any, partition: TopicPartition | None = None) -> HandlerLane:
         """The lane of a key; chosen now for a new key."""
         if partition is not None and key != key:  # NaN is not equal to itself, and would never be found again
             key = _Whole(partition)
@@ -121,7 +121,7 @@ class Lanes:
             lane.keys.append(key)
         return lane
 
-    def _without_work(self) -> Lane | None:
+    def _without_work(self) -> HandlerLane | None:
         while self._idle:
             lane = self._idle.popleft()
             lane.is_idle = False
@@ -129,7 +129,7 @@ class Lanes:
                 return lane
         return None
 
-    def _next(self) -> Lane:
+    def _next(self) -> HandlerLane:
         self._turn = turn = (self._turn + 1) % len(self._lanes)
         return self._lanes[turn]
 

@@ -18,11 +18,11 @@ from typing import Any
 from raylog.base.errors import HandlerFailed, InvalidConfig, RaylogError, did_you_mean
 from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.sessions.handover import ListenerCall
+from raylog.client.consumer.handover import ListenerCall
 from raylog.client.guard import NotPickled, Turn
 from raylog.client.runtime import Signal
 from raylog.client.types import Record
-from raylog.client.workers.lanes import Lane, Lanes, Order
+from raylog.client.workers.lanes import HandlerLane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger
 
 logger = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class WorkerPool(NotPickled):
         self._lock = threading.RLock()  # reentrant: a signal handler may call metrics() while its thread holds it
         self._progress = Signal()
         """Set when a chunk has ended, for the thread of `run`."""
-        self._ready: SimpleQueue[Lane | None] = SimpleQueue()
+        self._ready: SimpleQueue[HandlerLane | None] = SimpleQueue()
         self._lanes = Lanes(workers, self._order)
         self._ledger = Ledger()
         self._in_flight = 0
@@ -323,7 +323,7 @@ class WorkerPool(NotPickled):
 
     # The workers' threads
 
-    def _work(self, ready: SimpleQueue[Lane | None]) -> None:
+    def _work(self, ready: SimpleQueue[HandlerLane | None]) -> None:
         lanes, ledger = self._lanes, self._ledger
         while True:
             lane = ready.get()

@@ -18,7 +18,7 @@ import click
 
 import raylog
 from raylog.cli.commands import Commands, Imported
-from raylog.cli.complaints import explain, usage_complaint
+from raylog.cli.error_sentences import explain, usage_complaint
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -163,7 +163,7 @@ COMMANDS = Imported(
         "transaction": "raylog.cli.transactions",
         "queue": "raylog.cli.queues",
         "schedule": "raylog.cli.schedules",
-        "half": "raylog.cli.halves",
+        "half": "raylog.cli.half_messages",
         "dlq": "raylog.cli.dead_letters",
         "config": "raylog.cli.configs",
         "features": "raylog.cli.cluster.features",

@@ -14,7 +14,7 @@ from raylog.cli.output import json_bytes, moment, show_done, show_json, show_tab
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
-    from raylog.client.admin.redrives import Redrive
+    from raylog.client.admin.queues import Redrive
     from raylog.client.types import Record
 
 NOT_DONE = 1

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_an_answer, require_own
+from raylog.cli.cluster.own_cluster import ENV_BOOTSTRAP, require_an_answer, require_own
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin

@@ -17,7 +17,7 @@ from raylog.cli.topics import topic
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
-    from raylog.client.admin.reassignments import Move, PartitionReassignment
+    from raylog.client.admin.cluster import Move, PartitionReassignment
 
 LOOK_S = 0.5
 SAY_S = 5.0

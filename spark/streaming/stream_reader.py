@@ -21,18 +21,18 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from raylog.base.errors import InvalidConfig
+from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.spark.columns import arrow_schema
 from raylog.spark.options import ReadOptions
-from raylog.spark.plainly import plainly
 from raylog.spark.reader import RangePartition, keep_what_is_loaded
+from raylog.spark.short_errors import without_frames
 from raylog.spark.streaming.admission import Limits
-from raylog.spark.streaming.grouping import grouped
 
 if TYPE_CHECKING:
     from raylog.spark.streaming.planning import StreamPlanner
 
 
-@plainly(
+@without_frames(
     *("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "reportLatestOffset"),
     *("partitions", "read", "commit"),
 )
@@ -125,7 +125,7 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._made
 
 
-@plainly("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
+@without_frames("initialOffset", "prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
 class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Stands in for the reader of a query with wrong options: it raises their error at Spark's first call.
 
@@ -154,3 +154,20 @@ class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Raise the error."""
         raise self._error
+
+
+SHARED_TASK_RECORDS = 5_000
+"""Most offsets of a task with more than one range."""
+
+
+def grouped(ranges: Sequence[PartitionRange], most: int = SHARED_TASK_RECORDS) -> list[list[PartitionRange]]:
+    """The ranges in their order, neighbours in one group as long as they have at most `most` offsets together."""
+    found: list[list[PartitionRange]] = []
+    offsets = 0
+    for item in ranges:
+        offsets += item.end - item.start
+        if not found or offsets > most:
+            found.append([])
+            offsets = item.end - item.start
+        found[-1].append(item)
+    return found

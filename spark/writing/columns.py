@@ -22,7 +22,7 @@ from pyspark.sql.types import (
 )
 
 from raylog.base.errors import InvalidConfig, InvalidRecord, did_you_mean
-from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
+from raylog.client.producer.arrow_columns import ArrowColumns, header_type
 
 HEADERS = "array<struct<key:string,value:binary>>"
 ALLOWED: dict[str, str] = {

@@ -16,9 +16,9 @@ import msgspec
 from raylog.base.errors import InvalidRecord, RaylogError, RequestTimedOut
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.transactions import TRANSACTIONS_TOPIC, AsyncTransactionAdmin
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import GROUP, ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.state import Identity as ProducerIdentity

@@ -29,7 +29,7 @@ from raylog.data.attempts import REPETITIONS
 from raylog.data.datasource import RangesTask
 from raylog.data.following import FollowingTask
 from raylog.data.offsets import end_of, start_of
-from raylog.data.placement import in_groups, shared_out
+from raylog.data.reads import in_groups, shared_out
 from raylog.rpc import Request
 from raylog.rpc.permissions import token_expired
 from raylog.spark.columns import row_schema

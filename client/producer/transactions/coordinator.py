@@ -24,9 +24,9 @@ from raylog.base.errors import (
     from_code,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import Backoff
 from raylog.client.cluster.cluster_client import GROUP, TRANSACTION, ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.failures import Backoff
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.state import UNKNOWN, Identity
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState

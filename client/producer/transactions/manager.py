@@ -28,22 +28,22 @@ from raylog.base.errors import (
     UnknownMemberId,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.cluster.backoff import as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline, now_s
-from raylog.client.cluster.failures import as_raylog_error
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.transactions.coordinator import FATAL, CoordinatorCalls
-from raylog.client.producer.transactions.state import Call, Identity, Status, TransactionState
+from raylog.client.producer.transactions.state import Identity, Status, TransactionCall, TransactionState
 from raylog.client.tasks import LastingTask
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 
 TIMED = {
-    Call.INIT: "txn-init-time-ns-total",
-    Call.BEGIN: "txn-begin-time-ns-total",
-    Call.SEND_OFFSETS: "txn-send-offsets-time-ns-total",
-    Call.PREPARE: "txn-prepare-time-ns-total",
-    Call.COMMIT: "txn-commit-time-ns-total",
-    Call.ABORT: "txn-abort-time-ns-total",
+    TransactionCall.INIT: "txn-init-time-ns-total",
+    TransactionCall.BEGIN: "txn-begin-time-ns-total",
+    TransactionCall.SEND_OFFSETS: "txn-send-offsets-time-ns-total",
+    TransactionCall.PREPARE: "txn-prepare-time-ns-total",
+    TransactionCall.COMMIT: "txn-commit-time-ns-total",
+    TransactionCall.ABORT: "txn-abort-time-ns-total",
 }
 """The calls whose time is measured, with Kafka's metric names."""
 ABORT_AT_CLOSE_S = 5.0
@@ -144,7 +144,7 @@ class TransactionManager:
     @property
     def may_abort(self) -> bool:
         """Whether `abort_transaction` is legal now. From any thread."""
-        return self.state.refusal(Call.ABORT) is None
+        return self.state.refusal(TransactionCall.ABORT) is None
 
     # The user's calls
 
@@ -155,7 +155,7 @@ class TransactionManager:
 
         With `sender`, raises ProducerFenced unless the id still has this identity.
         """
-        async with self._call(Call.INIT, timeout_s) as deadline:
+        async with self._call(TransactionCall.INIT, timeout_s) as deadline:
             try:
                 identity, kept = await self._coordinator.initialize(
                     deadline, keep_prepared=keep_prepared, sender=sender
@@ -168,7 +168,7 @@ class TransactionManager:
 
     async def begin(self) -> None:
         """`begin_transaction`. It sends no request: at the coordinator the first partition or group begins it."""
-        async with self._call(Call.BEGIN, None):
+        async with self._call(TransactionCall.BEGIN, None):
             self.state.begin()
             self._sending.accept()
 
@@ -179,7 +179,7 @@ class TransactionManager:
         timeout_s: float | None,
     ) -> None:
         """`send_offsets_to_transaction`."""
-        async with self._call(Call.SEND_OFFSETS, timeout_s) as deadline:
+        async with self._call(TransactionCall.SEND_OFFSETS, timeout_s) as deadline:
             if not offsets:
                 return
             state = self.state
@@ -200,10 +200,10 @@ class TransactionManager:
 
     async def prepare(self, timeout_s: float | None) -> PreparedTxnState:
         """`prepare_transaction`: when it returns, all records are stored, and the transaction waits for its end."""
-        async with self._call(Call.PREPARE, timeout_s) as deadline:
+        async with self._call(TransactionCall.PREPARE, timeout_s) as deadline:
             self._sending.refuse(InvalidTxnState("send() is not legal while the transaction is being prepared."))
             try:
-                await self._stored(Call.PREPARE, deadline)
+                await self._stored(TransactionCall.PREPARE, deadline)
             except RequestTimedOut:
                 self._sending.accept()  # the transaction stays open; the call may be repeated
                 raise
@@ -213,19 +213,19 @@ class TransactionManager:
 
     async def complete(self, prepared: PreparedTxnState, timeout_s: float | None) -> bool:
         """`complete_transaction`: commit if this is the prepared state, else abort; return whether it was committed."""
-        async with self._call(Call.COMPLETE, timeout_s) as deadline:
+        async with self._call(TransactionCall.COMPLETE, timeout_s) as deadline:
             committed = self.state.prepared == prepared
             await self._end(deadline, committed=committed)
             return committed
 
     async def commit(self, timeout_s: float | None) -> None:
         """`commit_transaction`."""
-        async with self._call(Call.COMMIT, timeout_s) as deadline:
+        async with self._call(TransactionCall.COMMIT, timeout_s) as deadline:
             await self._end(deadline, committed=True)
 
     async def abort(self, timeout_s: float | None) -> None:
         """`abort_transaction`."""
-        async with self._call(Call.ABORT, timeout_s) as deadline:
+        async with self._call(TransactionCall.ABORT, timeout_s) as deadline:
             await self._end(deadline, committed=False)
 
     async def close(self, timeout_s: float) -> None:
@@ -233,7 +233,7 @@ class TransactionManager:
         try:
             async with asyncio.timeout(min(timeout_s, ABORT_AT_CLOSE_S)):
                 async with self._one_call:
-                    if self.state.refusal(Call.ABORT) is None and self.state.status is not Status.PREPARED:
+                    if self.state.refusal(TransactionCall.ABORT) is None and self.state.status is not Status.PREPARED:
                         await self._end(Deadline(timeout_s), committed=False)
         except (RaylogError, TimeoutError):
             pass  # its timeout aborts the transaction, or the next producer of the id
@@ -245,7 +245,7 @@ class TransactionManager:
 
     async def _end(self, deadline: Deadline, *, committed: bool) -> None:
         state = self.state
-        call = Call.COMMIT if committed else Call.ABORT
+        call = TransactionCall.COMMIT if committed else TransactionCall.ABORT
         state.ending(committed=committed)
         self._refuse()
         if not committed:
@@ -260,7 +260,7 @@ class TransactionManager:
         state.ended(identity)
         self._refuse()
 
-    async def _stored(self, call: Call, deadline: Deadline) -> None:
+    async def _stored(self, call: TransactionCall, deadline: Deadline) -> None:
         """Wait until all records are stored, and all partitions added. Raises if the transaction has failed."""
         state = self.state
         try:
@@ -330,12 +330,12 @@ class TransactionManager:
 
     def _refuse(self) -> None:
         """Refuse records, unless `send` is legal in the present state."""
-        error = self.state.refusal(Call.SEND)
+        error = self.state.refusal(TransactionCall.SEND)
         if error is not None:
             self._sending.refuse(error)
 
     @asynccontextmanager
-    async def _call(self, call: Call, timeout_s: float | None) -> AsyncIterator[Deadline]:
+    async def _call(self, call: TransactionCall, timeout_s: float | None) -> AsyncIterator[Deadline]:
         """Wrap one call of the user: after the calls before it, check that it is legal; measure its time."""
         deadline = Deadline(self._default_s if timeout_s is None else timeout_s)
         self._check_usable()

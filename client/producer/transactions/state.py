@@ -33,7 +33,7 @@ class Status(Enum):
     FATAL_ERROR = "can do nothing any more"
 
 
-class Call(Enum):
+class TransactionCall(Enum):
     """The user's calls; the values are the names of the methods."""
 
     INIT = "init_transactions"
@@ -46,14 +46,20 @@ class Call(Enum):
     COMPLETE = "complete_transaction"
 
 
-LEGAL: Final[Mapping[Status, tuple[Call, ...]]] = {
-    Status.UNINITIALIZED: (Call.INIT,),
-    Status.READY: (Call.BEGIN,),
-    Status.IN_TRANSACTION: (Call.SEND, Call.SEND_OFFSETS, Call.COMMIT, Call.ABORT, Call.PREPARE),
-    Status.PREPARED: (Call.COMPLETE, Call.COMMIT, Call.ABORT),
-    Status.COMMITTING: (Call.COMMIT,),
-    Status.ABORTING: (Call.ABORT,),
-    Status.ABORTABLE_ERROR: (Call.ABORT,),
+LEGAL: Final[Mapping[Status, tuple[TransactionCall, ...]]] = {
+    Status.UNINITIALIZED: (TransactionCall.INIT,),
+    Status.READY: (TransactionCall.BEGIN,),
+    Status.IN_TRANSACTION: (
+        TransactionCall.SEND,
+        TransactionCall.SEND_OFFSETS,
+        TransactionCall.COMMIT,
+        TransactionCall.ABORT,
+        TransactionCall.PREPARE,
+    ),
+    Status.PREPARED: (TransactionCall.COMPLETE, TransactionCall.COMMIT, TransactionCall.ABORT),
+    Status.COMMITTING: (TransactionCall.COMMIT,),
+    Status.ABORTING: (TransactionCall.ABORT,),
+    Status.ABORTABLE_ERROR: (TransactionCall.ABORT,),
     Status.FATAL_ERROR: (),
 }
 """The legal calls in each state; all others are refused."""
@@ -104,10 +110,10 @@ class TransactionState:
         was_kept = self.prepared is not None and self.prepared.producer_id >= 0
         return bool(self.partitions or self.groups) or was_kept
 
-    def refusal(self, call: Call) -> RaylogError | None:
+    def refusal(self, call: TransactionCall) -> RaylogError | None:
         """The error for a call that is not legal now, which names the legal ones; None = it is legal."""
         if call in LEGAL[self.status]:
-            if call is Call.PREPARE and not self.may_prepare:
+            if call is TransactionCall.PREPARE and not self.may_prepare:
                 return InvalidTxnState(
                     "prepare_transaction() needs transaction_two_phase_commit_enable=True: a transaction that is "
                     "prepared must not time out."
@@ -127,7 +133,7 @@ class TransactionState:
             f"{named}."
         )
 
-    def check(self, call: Call) -> None:
+    def check(self, call: TransactionCall) -> None:
         """Raise InvalidTxnState, TransactionAbortable or the fatal error unless the call is legal now."""
         error = self.refusal(call)
         if error is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.cluster.meant import ENV_BOOTSTRAP, require_own
+from raylog.cli.cluster.own_cluster import ENV_BOOTSTRAP, require_own
 from raylog.cli.cluster.status import broker_state, metrics_facts, metrics_lines
 from raylog.cli.commands import ManyValues, PlainCommand
 from raylog.cli.options import ENV_SECRET, address_option, data_dir_option, json_option, pairs

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from raylog.base.errors import NoClusterFound, StartFailed
-from raylog.cli.complaints import NO_CLUSTER
+from raylog.cli.error_sentences import NO_CLUSTER
 from raylog.launch.private_files import keep_ray_token_private, open_private, write_private
 from raylog.launch.ray_note import noted_address, process_began
 

@@ -9,7 +9,7 @@ from raylog.base.errors import UnsupportedVersion
 from raylog.base.features import SUPPORTED, LevelRange
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
-from raylog.client.admin.features import FeatureDescription
+from raylog.client.admin.cluster import FeatureDescription
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
 from tests.cluster.controller.later_release import all_are_of_a_later_release

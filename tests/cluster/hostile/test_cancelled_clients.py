@@ -14,7 +14,7 @@ from raylog.base.errors import InvalidRecordState, RaylogError
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.halves.producer import AsyncHalfMessageProducer
+from raylog.client.half_messages.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from tests.cluster.hostile.striking import TEST, Stepped, StruckTasks, cancel, cancel_others, spread

@@ -10,7 +10,7 @@ import pytest
 from raylog.base.errors import RaylogError
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.halves.producer import HalfMessageProducer
+from raylog.client.half_messages.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool

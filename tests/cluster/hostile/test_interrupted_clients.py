@@ -13,7 +13,7 @@ import pytest
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.halves.producer import HalfMessageProducer
+from raylog.client.half_messages.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.queues.message import QueueMessage

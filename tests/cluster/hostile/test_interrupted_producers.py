@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.encoding.arrow_columns import ArrowColumns
+from raylog.client.producer.arrow_columns import ArrowColumns
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
 from tests.cluster.hostile.striking import Interrupt, Measured, Strike, spread

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from raylog.base.ids import TopicPartition
+from raylog.client.assignor import PartitionAssignor, Subscription
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.group.assignor import PartitionAssignor, Subscription
-from raylog.client.halves.producer import HalfMessageProducer
+from raylog.client.half_messages.producer import HalfMessageProducer
 from raylog.client.producer.producer import Producer
 from raylog.client.queues.consumer import QueueConsumer
 from raylog.client.workers.pool import WorkerPool

@@ -20,7 +20,7 @@ import raylog
 from raylog.base.errors import DelayDisabled, DelayTooLong, InvalidConfig, InvalidRequest, UnknownTopicOrPartition
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.schedules import ScheduleOutcome
-from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
+from raylog.client.producer.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.scheduling import AsyncScheduledBatch, ScheduledBatch
 from tests.cluster.ray_support import actor_names, call_actor, kill
 from tests.unit.cli.support import Outcome

@@ -19,8 +19,8 @@ from raylog.base.errors import DelayTooLong, HalfMessageDecided, InvalidRecord, 
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.halves.checking import UndecidedHalf
-from raylog.client.halves.producer import AsyncHalfMessageProducer
+from raylog.client.half_messages.checking import UndecidedHalf
+from raylog.client.half_messages.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.core.scheduling.envelope import HALF_HEADER, SCHEDULED_TOPIC, Envelope
 from raylog.core.scheduling.keys import HELD_MS

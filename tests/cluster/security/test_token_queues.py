@@ -10,8 +10,8 @@ from raylog.base.errors import ClusterAuthorizationFailed
 from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
-from raylog.client.halves.producer import AsyncHalfMessageProducer
+from raylog.client.half_messages.checking import HalfVerdict, UndecidedHalf
+from raylog.client.half_messages.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.core.scheduling.envelope import BY_KEY, SCHEDULED_TOPIC, Envelope, HalfName

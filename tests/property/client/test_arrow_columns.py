@@ -7,8 +7,14 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from raylog.client.encoding.arrow_columns import ArrowColumns, bodies_of, by_partition, header_type, partitions_of
-from raylog.client.encoding.key_hashes import hashes_of_keys
+from raylog.client.producer.arrow_columns import (
+    ArrowColumns,
+    bodies_of,
+    by_partition,
+    hashes_of_keys,
+    header_type,
+    partitions_of,
+)
 from raylog.client.producer.batch import EncodedBody
 from raylog.client.producer.partitioner import hash_of_key, partition_for_key
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES, LargestRecord, headers_size

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from raylog.base.ids import TopicPartition
 from raylog.client.group.assignors import strategies_of
-from raylog.client.group.membership import Call, Membership
+from raylog.client.group.membership import GroupRequest, Membership
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.decision import Refuse, Reply
 from raylog.core.groups.coordinator import GroupCoordinatorMachine
@@ -44,7 +44,7 @@ class Client:
     """One member, the request it waits for, and the partitions it reads."""
 
     member: Membership
-    waiting: tuple[int, Call, int] | None = None
+    waiting: tuple[int, GroupRequest, int] | None = None
     owned: set[TopicPartition] = field(default_factory=set)
     is_silent: bool = False
 
@@ -119,9 +119,9 @@ class GroupOfMembers(RuleBasedStateMachine):
         if member.rejoin_reason is not None:
             if not member.is_cooperative or member.lost:
                 client.owned.clear()  # given back before joining, as an eager rebalance demands
-            self._send(client, Call.JOIN, member.join_request(["flights", "trips"]))
+            self._send(client, GroupRequest.JOIN, member.join_request(["flights", "trips"]))
         else:
-            self._send(client, Call.HEARTBEAT, member.heartbeat_request())
+            self._send(client, GroupRequest.HEARTBEAT, member.heartbeat_request())
 
     @rule(number=st.integers(0, MEMBERS - 1), is_lost=st.sampled_from([False, False, False, True]))
     def receive(self, number: int, is_lost: bool) -> None:
@@ -133,18 +133,18 @@ class GroupOfMembers(RuleBasedStateMachine):
         answer = self.answers.pop(request)
         client.waiting = None
         if is_lost:
-            if call in (Call.JOIN, Call.SYNC):
+            if call in (GroupRequest.JOIN, GroupRequest.SYNC):
                 client.member.need_rejoin("the connection broke")
             return
         if isinstance(answer, Refuse):
             client.member.failed(call, answer.error, generation=generation)
             if client.member.lost:
                 client.owned.clear()
-        elif call is Call.JOIN:
+        elif call is GroupRequest.JOIN:
             rows = client.member.joined(JOIN_GROUP.read_reply(answer))
             subscriptions = client.member.subscriptions(rows)
-            self._send(client, Call.SYNC, client.member.sync_request(subscriptions, PARTITIONS))
-        elif call is Call.SYNC:
+            self._send(client, GroupRequest.SYNC, client.member.sync_request(subscriptions, PARTITIONS))
+        elif call is GroupRequest.SYNC:
             client.owned = set(client.member.synced(SYNC_GROUP.read_reply(answer).assignment))
             client.member.taken_up()
 
@@ -160,7 +160,7 @@ class GroupOfMembers(RuleBasedStateMachine):
         self._request(OffsetCommitRequest("board", generation, member_id, rows))
         answer = self.answers.pop(self.requests)
         if isinstance(answer, Refuse):
-            client.member.failed(Call.COMMIT, answer.error, generation=generation)
+            client.member.failed(GroupRequest.COMMIT, answer.error, generation=generation)
             if client.member.lost:
                 client.owned.clear()
         else:
@@ -194,14 +194,14 @@ class GroupOfMembers(RuleBasedStateMachine):
         self.coordinator = self._rebuilt()
         for client in self.clients:
             if client.waiting is not None and client.waiting[0] not in self.answers:
-                if client.waiting[1] in (Call.JOIN, Call.SYNC):
+                if client.waiting[1] in (GroupRequest.JOIN, GroupRequest.SYNC):
                     client.member.need_rejoin("the coordinator went away")
                 client.waiting = None
 
     # How messages travel
 
     def _send(
-        self, client: Client, call: Call, request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest
+        self, client: Client, call: GroupRequest, request: JoinGroupRequest | SyncGroupRequest | HeartbeatRequest
     ) -> None:
         client.waiting = (self.requests + 1, call, client.member.generation)
         self._request(request)

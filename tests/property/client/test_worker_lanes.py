@@ -8,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raylog.base.ids import TopicPartition
 from raylog.client.types import Record
-from raylog.client.workers.lanes import Lane, Lanes, Order
+from raylog.client.workers.lanes import HandlerLane, Lanes, Order
 from raylog.client.workers.ledger import Chunk, Ledger
 
 KEYS = st.one_of(
@@ -29,8 +29,8 @@ class Pool(RuleBasedStateMachine):
         super().__init__()
         self.lanes = Lanes(1, self.order)
         self.ledger = Ledger()
-        self.ready: deque[Lane] = deque()
-        self.working: list[tuple[Lane, Chunk]] = []
+        self.ready: deque[HandlerLane] = deque()
+        self.working: list[tuple[HandlerLane, Chunk]] = []
         self.unfinished: dict[TopicPartition, list[int]] = {}
         """The dumb twin: every offset that is handed out and not finished."""
         self.after: dict[TopicPartition, int] = {}

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.data.placement import in_groups
-from raylog.data.reads import _cut
+from raylog.data.reads import _cut, in_groups
 from tests.unit.data.ranges import piece
 
 SIZES = st.lists(st.integers(min_value=1, max_value=3_000_000), min_size=0, max_size=6)

@@ -1,5 +1,5 @@
 """A member process of the group world: the client's real Membership, driven the way
-``client/consumer/sessions/group_session.py`` does.
+``client/consumer/group_session.py`` does.
 
 It polls, reads, commits now and then, sends heartbeats, and rebalances step by step: commit, give up partitions, join,
 sync, fetch offsets. All waiting is on the virtual clock; a paused process does everything late.
@@ -24,7 +24,7 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import TopicPartition
 from raylog.client.group.assignors import strategies_of
-from raylog.client.group.membership import Call, Membership
+from raylog.client.group.membership import GroupRequest, Membership
 from raylog.protocol.groups import JOIN_GROUP, SYNC_GROUP
 from raylog.protocol.message import Message
 from tests.simulation.groups.books import Claim
@@ -207,13 +207,13 @@ class Member:
             self.simulation.books.joins(self.process, request.member_id, metadata)
         args = _sent(request)
         timeout_ms = self.membership.rebalance_timeout_ms + JOIN_EXTRA_MS
-        self._call(Call.JOIN.value, args, timeout_ms, self._joined)
+        self._call(GroupRequest.JOIN.value, args, timeout_ms, self._joined)
 
     def _joined(self, result: Any, error: RaylogError | None) -> None:
         if self._leaving:
             return
         if error is not None:
-            self._join_failed(Call.JOIN, error)
+            self._join_failed(GroupRequest.JOIN, error)
             return
         member = self.membership
         rows = member.joined(JOIN_GROUP.read_reply(result))
@@ -224,13 +224,13 @@ class Member:
             args = _sent(member.sync_request(subscriptions, counts))
         except AssignorFailed as error:
             raise Violation("I15", str(error)) from error
-        self._call(Call.SYNC.value, args, REQUEST_MS, self._synced)
+        self._call(GroupRequest.SYNC.value, args, REQUEST_MS, self._synced)
 
     def _synced(self, result: Any, error: RaylogError | None) -> None:
         if self._leaving:
             return
         if error is not None:
-            self._join_failed(Call.SYNC, error)
+            self._join_failed(GroupRequest.SYNC, error)
             return
         member = self.membership
         assignment = SYNC_GROUP.read_reply(result).assignment
@@ -270,7 +270,7 @@ class Member:
         claim = Claim(self.group, member.member_id, member.owned_generation, partitions)
         self.simulation.books.claims(self.process, claim)
 
-    def _join_failed(self, call: Call, error: RaylogError) -> None:
+    def _join_failed(self, call: GroupRequest, error: RaylogError) -> None:
         member = self.membership
         reaction = member.failed(call, error, generation=member.generation)
         if reaction.fatal:
@@ -330,11 +330,11 @@ class Member:
         def answered(result: Any, error: RaylogError | None) -> None:
             self._committing = False
             if error is not None:
-                member.failed(Call.COMMIT, error, generation=generation)
+                member.failed(GroupRequest.COMMIT, error, generation=generation)
             then(result, error)
 
         args = [self.group, generation, member_id, rows, member.instance_id]
-        self._call(Call.COMMIT.value, args, REQUEST_MS, answered)
+        self._call(GroupRequest.COMMIT.value, args, REQUEST_MS, answered)
 
     def _beat(self) -> None:
         if self._asleep(self._beat):
@@ -349,14 +349,14 @@ class Member:
         def answered(_: Any, error: RaylogError | None) -> None:
             self._beating = False
             if error is not None:
-                reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
+                reaction = member.failed(GroupRequest.HEARTBEAT, error, generation=generation)
                 if reaction.retry:
                     self._forget_coordinator()
                 elif reaction.fatal:
                     self.end(f"{type(error).__name__}: {error}")
 
         args = _sent(member.heartbeat_request())
-        self._call(Call.HEARTBEAT.value, args, member.session_timeout_ms // 3, answered)
+        self._call(GroupRequest.HEARTBEAT.value, args, member.session_timeout_ms // 3, answered)
 
     # ------------------------------------------------------------ requests
 
@@ -392,7 +392,7 @@ class Member:
             return
         pending = self._pending.pop(number, None)
         if pending is not None:
-            self._is_fenced |= isinstance(error, FencedInstanceId) and pending.call != Call.COMMIT.value
+            self._is_fenced |= isinstance(error, FencedInstanceId) and pending.call != GroupRequest.COMMIT.value
             pending.then(result, error)
 
     def connection_lost(self, number: int) -> None:

@@ -329,7 +329,7 @@ GROUP_BUGS = (
         "I15",
         membership,
         "REACTIONS",
-        {**membership.REACTIONS, (membership.Call.HEARTBEAT, FencedInstanceId): membership._UNKNOWN},
+        {**membership.REACTIONS, (membership.GroupRequest.HEARTBEAT, FencedInstanceId): membership._UNKNOWN},
     ),
     # ------------------------------------------------------------ expiry and deletion
     _bug(

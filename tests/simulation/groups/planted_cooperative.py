@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from raylog.client.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group import membership
-from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import assign
 from raylog.client.group.membership import Membership
 from raylog.client.group.sticky import CooperativeStickyAssignor, assign_sticky

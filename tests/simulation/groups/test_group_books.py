@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Subscription
+from raylog.client.assignor import Subscription
 from raylog.client.group.embedded_protocol import encode_assignment, encode_subscription
 from raylog.core.groups.records import GroupChanged, MemberRecord, OffsetCommitted, OffsetKey
 from raylog.core.groups.states import GroupState

@@ -9,7 +9,7 @@ import pytest
 
 from raylog.cli.cluster.ray_node import why_not_started
 from raylog.cli.cluster.status import full_disks, voters_line
-from raylog.cli.complaints import explain
+from raylog.cli.error_sentences import explain
 
 
 def test_the_brokers_with_the_metadata_are_named() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from raylog.base import errors
 from raylog.cli.app import cli
-from raylog.cli.complaints import explain
+from raylog.cli.error_sentences import explain
 from raylog.cli.options import pairs, read_properties
 from tests.unit.cli.support import raylog, refusal
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import raylog
-from raylog.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, keys_of
+from raylog.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, QueueConsumerConfig, keys_of
 from raylog.client.config_page import SINCE, to_markdown
-from raylog.client.queues.config import QueueConsumerConfig
 from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
 from tests.unit.style.sources import ROOT
 

@@ -8,7 +8,7 @@ import pytest
 
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
-from raylog.client.halves.producer import AsyncHalfMessageProducer
+from raylog.client.half_messages.producer import AsyncHalfMessageProducer
 from raylog.client.producer.producer import AsyncProducer
 from raylog.client.queues.consumer import AsyncQueueConsumer
 from raylog.rpc import Connection

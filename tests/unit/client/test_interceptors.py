@@ -12,8 +12,8 @@ import pytest
 from raylog.base.errors import InterceptorFailed, InvalidConfig, InvalidRequest, RecordTooLarge
 from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer, Consumer
-from raylog.client.encoding.arrow_columns import ArrowColumns
 from raylog.client.interceptors import ConsumerInterceptor, ProducerInterceptor, ProducerRecord
+from raylog.client.producer.arrow_columns import ArrowColumns
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.types import OffsetAndMetadata, Record, RecordMetadata
 from tests.unit.client.consumer_support import fill, numbers, offsets, read, with_coordinator

@@ -13,8 +13,7 @@ import pytest
 import raylog
 from raylog.base.errors import InvalidConfig
 from raylog.client import keywords
-from raylog.client.config import ALIASES, ClientConfig, keys_of
-from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.config import ALIASES, ClientConfig, QueueConsumerConfig, keys_of
 from raylog.outbox import OutboxRelay
 from tools import client_keywords
 

@@ -14,7 +14,7 @@ from raylog.base.errors import InvalidConfig
 from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.data.arguments import consumer_of
 from raylog.data.offsets import end_of, start_of
-from raylog.data.placement import by_node, in_groups, shared_out, shares
+from raylog.data.reads import by_node, in_groups, shared_out, shares
 from tests.unit.data.ranges import piece
 
 MOMENT = datetime(2026, 1, 2, 3)

@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from raylog import outbox
 from raylog.cli import outbox as commands
 from raylog.cli.app import cli
-from raylog.cli.complaints import explain
+from raylog.cli.error_sentences import explain
 from raylog.client.types import Record
 from raylog.outbox.engines import begin, make_engine
 from raylog.outbox.model import Changes, Full

@@ -10,8 +10,7 @@ import pytest
 from raylog.base.errors import AuthenticationFailed, UnknownTopicOrPartition
 from raylog.client import kept
 from raylog.client.cluster import connections
-from raylog.client.ranges.connected import KEPT
-from raylog.client.ranges.planning import plan_read
+from raylog.client.ranges.planning import KEPT, plan_read
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
 from tests.unit.client.toy_server import ToyCluster

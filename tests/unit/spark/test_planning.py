@@ -190,7 +190,7 @@ def test_a_process_that_plans_a_read_loads_no_producer_and_no_admin() -> None:
     """Spark starts one where none waits for work, and its user waits for what it loads."""
     code = "import sys, raylog.spark.source, raylog.client.ranges.planning; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    others = {"raylog.client.producer.producer", "raylog.client.admin.admin", "raylog.spark.writing.batch_writer"}
+    others = {"raylog.client.producer.producer", "raylog.client.admin.admin", "raylog.spark.writing.writers"}
     assert not (others | {"pyarrow.compute", "ray"}) & set(done.stdout.split())
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from examples.broadcast_assignor import BroadcastAssignor
 from raylog.base.errors import AssignorFailed, InconsistentGroupProtocol, InvalidConfig
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
+from raylog.client.assignor import Assignment, PartitionAssignor, RebalanceProtocol, Subscription
 from raylog.client.group.assignors import ASSIGNORS, RangeAssignor, rebalance_protocol_of, strategies_of
 from raylog.client.group.assignors import assign as assign_by
 

@@ -12,11 +12,11 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import MetadataCache
 from raylog.client.consumer.assignment import Assignment
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.engine import ConsumerEngine
+from raylog.client.consumer.handover import Handover
 from raylog.client.consumer.partition import PartitionState, Start
-from raylog.client.consumer.sessions.handover import Handover
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from tests.simulation.whole.plan import MINORITY, VOTERS
 from tests.simulation.whole.planted.bugs import Bug
 
@@ -67,7 +67,7 @@ def _last_record_is_skipped(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _commit_what_was_fetched(original: Callable[..., Any]) -> Callable[..., Any]:
-    def positions(self: Engine) -> Any:
+    def positions(self: ConsumerEngine) -> Any:
         found = original(self)
         for partition, committed in found.items():
             ahead = self.assignment.states[partition].fetch_offset
@@ -150,7 +150,7 @@ CLIENT_BUGS: Final = (
     Bug("the last record of a poll is skipped", PartitionState, "take", _last_record_is_skipped, ("W5", "W9")),
     Bug(
         "a consumer commits what it has fetched",
-        Engine,
+        ConsumerEngine,
         "positions",
         _commit_what_was_fetched,
         ("W9",),

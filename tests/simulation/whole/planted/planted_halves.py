@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.actors.scheduling import rows
-from raylog.client.halves.checking import GroupChecker
+from raylog.client.half_messages.checking import GroupChecker
 from raylog.client.producer.scheduling import Waiting
 from raylog.core.scheduling.halves import Halves
 from tests.simulation.planted.bugs import Edit

@@ -21,7 +21,7 @@ from raylog.actors.scheduling import delivering
 from raylog.base.errors import ClusterAuthorizationFailed
 from raylog.base.ids import Offset
 from raylog.client.consumer.fetcher import Fetcher
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
 from raylog.core.coordinators.share import CoordinatorKeys
@@ -29,7 +29,7 @@ from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine
-from raylog.protocol import elsewhere
+from raylog.protocol import unknown_methods
 from raylog.rpc.auth import handshake
 from raylog.rpc.permissions import Permissions
 from raylog.storage.log import partition_log
@@ -275,7 +275,7 @@ PART_BUGS: Final = (
         "a method of another endpoint is refused for good",
         ("addresses",),
         ("W8", "W82"),
-        elsewhere,
+        unknown_methods,
         "_known",
         lambda _: frozenset(),
     ),

@@ -11,7 +11,7 @@ from msgspec import structs
 from raylog.actors.replica.consumer_reads import ConsumerReads
 from raylog.actors.routes import _Seen
 from raylog.actors.transactions.markers import MarkerSender
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from raylog.client.producer.transactions.coordinator import CoordinatorCalls
 from raylog.client.producer.transactions.manager import TransactionManager
 from raylog.client.reading.isolation import AbortedBatches

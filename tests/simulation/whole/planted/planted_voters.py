@@ -8,7 +8,7 @@ from types import CodeType
 from typing import Any, Final
 
 from raylog.actors.metadata.voter import Files
-from raylog.client.producer.sending.delivery import Delivery
+from raylog.client.producer.delivery import Delivery
 from raylog.core.controller import leadership
 from raylog.core.quorum.changes import majority
 from raylog.core.quorum.voter import VoterMachine

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.base.errors import ClientClosed, DeliveryTimedOut, HalfMessageDecided, RaylogError
 from raylog.base.ids import TopicPartition
-from raylog.client.halves.checking import HalfVerdict, UndecidedHalf
-from raylog.client.halves.producer import AsyncHalfMessage, AsyncHalfMessageProducer
+from raylog.client.half_messages.checking import HalfVerdict, UndecidedHalf
+from raylog.client.half_messages.producer import AsyncHalfMessage, AsyncHalfMessageProducer
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.world import Violation
 

@@ -26,7 +26,7 @@ from raylog.actors.metadata.voter import Files
 from raylog.actors.metadata.voter_runner import VoterDisk
 from raylog.actors.replica import cleaner, consumer_reads, effects, opening, ports, runner, watermark_keeper
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
-from raylog.client.consumer.sessions import consumer_session, group_session, handover
+from raylog.client.consumer import consumer_session, group_session, handover
 from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import Membership
 from raylog.storage.log.partition_log import PartitionLog

@@ -11,7 +11,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.metadata import TopicInfo
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.committed_offsets import CommittedOffsets
-from raylog.client.consumer.engine import Engine
+from raylog.client.consumer.engine import ConsumerEngine
 from raylog.client.group.membership import Membership
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata
 from raylog.protocol.groups import OffsetCommitRequest, OffsetFetchResult
@@ -77,7 +77,7 @@ async def test_commits_are_sent_one_at_a_time() -> None:
 
 async def test_an_automatic_commit_is_left_out_while_another_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
     coordinator = Coordinator()
-    engine = Engine(ConsumerConfig(group_id="g"))
+    engine = ConsumerEngine(ConsumerConfig(group_id="g"))
     engine.committed = CommittedOffsets(cast(ClusterClient, coordinator), "g")
     monkeypatch.setattr(engine, "positions", lambda: {AT: OffsetAndMetadata(1)})
     engine._commit_in_background()
@@ -159,7 +159,7 @@ def test_a_consumer_that_is_no_member_names_none_to_a_transaction() -> None:
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
 async def test_a_consumer_wants_stable_offsets(level: str) -> None:
-    engine = Engine(ConsumerConfig(group_id="g", isolation_level=level))
+    engine = ConsumerEngine(ConsumerConfig(group_id="g", isolation_level=level))
     coordinator = Coordinator()
     coordinator.may_answer.set()
     engine.committed._cluster = cast(ClusterClient, coordinator)

@@ -12,7 +12,7 @@ from raylog.base import errors
 from raylog.base.ids import TopicPartition
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.consumer_session import ConsumerSession
+from raylog.client.consumer.consumer_session import ConsumerSession
 from raylog.client.group.consumer_membership import (
     CONSUMER_REACTIONS,
     JOIN_EPOCH,
@@ -23,7 +23,7 @@ from raylog.client.group.consumer_membership import (
     ConsumerMembership,
     consumer_reaction,
 )
-from raylog.client.group.membership import Call
+from raylog.client.group.membership import GroupRequest
 from raylog.protocol.groups import ConsumerGroupHeartbeatReply, ConsumerGroupHeartbeatRequest, TopicPartitions
 
 TOPIC, TOPIC_ID = "flights", "id-1"
@@ -158,7 +158,7 @@ def test_what_a_change_takes_is_lost_with_the_membership(held: tuple[int, ...]) 
     one = stable(*held)
     answer(one, 3, 0, 1)
     one.begin_change()
-    one.failed(Call.HEARTBEAT, errors.UnknownMemberId(), generation=3)
+    one.failed(GroupRequest.HEARTBEAT, errors.UnknownMemberId(), generation=3)
     one.end_change()
     assert one.lost, "it may have read what belongs to others now"
     assert not one.has_to_speak(SUBSCRIPTION), "it joins again once that is given up"
@@ -257,7 +257,7 @@ def test_what_is_lost_is_not_committed_and_given_up_before_the_join() -> None:
     async def story() -> None:
         one = stable(0, 1)
         steps = Steps(one, 0, 1)
-        one.failed(Call.HEARTBEAT, errors.UnknownMemberId(), generation=3)
+        one.failed(GroupRequest.HEARTBEAT, errors.UnknownMemberId(), generation=3)
         assert not one.has_to_speak(SUBSCRIPTION), "it first gives up what others may have"
         assert await steps.poll() == "lost"
         assert steps.done == []
@@ -276,14 +276,14 @@ def test_what_is_lost_is_not_committed_and_given_up_before_the_join() -> None:
 @pytest.mark.parametrize(
     ("call", "error"),
     [
-        (Call.HEARTBEAT, errors.FencedMemberEpoch),
-        (Call.HEARTBEAT, errors.UnknownMemberId),
-        (Call.COMMIT, errors.UnknownMemberId),
-        (Call.COMMIT, errors.IllegalGeneration),  # of a group that has expired, or is a classic one since
+        (GroupRequest.HEARTBEAT, errors.FencedMemberEpoch),
+        (GroupRequest.HEARTBEAT, errors.UnknownMemberId),
+        (GroupRequest.COMMIT, errors.UnknownMemberId),
+        (GroupRequest.COMMIT, errors.IllegalGeneration),  # of a group that has expired, or is a classic one since
     ],
 )
 def test_a_member_that_is_none_any_more_loses_all_and_joins_under_its_id(
-    call: Call, error: type[errors.RaylogError]
+    call: GroupRequest, error: type[errors.RaylogError]
 ) -> None:
     one = stable(0, 1)
     reaction = one.failed(call, error(), generation=3)
@@ -298,14 +298,14 @@ def test_a_member_that_is_none_any_more_loses_all_and_joins_under_its_id(
 @pytest.mark.parametrize("error", [errors.FencedMemberEpoch, errors.UnknownMemberId])
 def test_an_error_of_an_earlier_epoch_loses_nothing(error: type[errors.RaylogError]) -> None:
     one = stable(0, 1)
-    assert not one.failed(Call.HEARTBEAT, error(), generation=2).rejoin
+    assert not one.failed(GroupRequest.HEARTBEAT, error(), generation=2).rejoin
     assert (one.epoch, one.lost) == (3, False)
     assert one.heartbeat_request(SUBSCRIPTION).owned == rows(0, 1), "but the next heartbeat says everything"
 
 
 def test_a_fenced_instance_ends_for_good() -> None:
     one = stable(0, instance_id="gate-1")
-    assert one.failed(Call.HEARTBEAT, errors.FencedInstanceId("taken"), generation=3).fatal
+    assert one.failed(GroupRequest.HEARTBEAT, errors.FencedInstanceId("taken"), generation=3).fatal
     assert one.fenced is not None
     take(one)
     assert not one.has_to_speak(SUBSCRIPTION)
@@ -314,7 +314,7 @@ def test_a_fenced_instance_ends_for_good() -> None:
 def test_an_instance_that_is_not_released_yet_is_tried_again() -> None:
     new = member("gate-1")
     new.heartbeat_request(SUBSCRIPTION)
-    reaction = new.failed(Call.HEARTBEAT, errors.UnreleasedInstanceId(), generation=JOIN_EPOCH)
+    reaction = new.failed(GroupRequest.HEARTBEAT, errors.UnreleasedInstanceId(), generation=JOIN_EPOCH)
     assert (reaction.retry, reaction.fatal) == (True, False)
     assert new.fenced is None
     assert new.heartbeat_request(SUBSCRIPTION).member_epoch == JOIN_EPOCH
@@ -322,17 +322,17 @@ def test_an_instance_that_is_not_released_yet_is_tried_again() -> None:
 
 def test_a_stale_epoch_changes_nothing() -> None:
     one = stable(0)
-    for call in (Call.HEARTBEAT, Call.COMMIT):
+    for call in (GroupRequest.HEARTBEAT, GroupRequest.COMMIT):
         reaction = one.failed(call, errors.StaleMemberEpoch(), generation=3)
         assert (reaction.rejoin, reaction.retry, reaction.fatal) == (False, False, False)
     assert (one.epoch, list(one.owned)) == (3, places(0))
 
 
 def test_an_error_without_a_row_is_retried_if_its_flags_allow_that() -> None:
-    assert consumer_reaction(Call.HEARTBEAT, errors.NotCoordinator()).retry
-    assert consumer_reaction(Call.HEARTBEAT, errors.GroupMaxSizeReached()).fatal
-    assert consumer_reaction(Call.HEARTBEAT, errors.UnsupportedAssignor()).fatal
-    assert {call for call, _ in CONSUMER_REACTIONS} == {Call.HEARTBEAT, Call.COMMIT}
+    assert consumer_reaction(GroupRequest.HEARTBEAT, errors.NotCoordinator()).retry
+    assert consumer_reaction(GroupRequest.HEARTBEAT, errors.GroupMaxSizeReached()).fatal
+    assert consumer_reaction(GroupRequest.HEARTBEAT, errors.UnsupportedAssignor()).fatal
+    assert {call for call, _ in CONSUMER_REACTIONS} == {GroupRequest.HEARTBEAT, GroupRequest.COMMIT}
 
 
 # ---------------------------------------------------------------- lost and late answers
@@ -357,7 +357,7 @@ def test_an_answer_that_a_newer_one_has_overtaken_changes_nothing() -> None:
 def test_the_answer_to_a_heartbeat_from_before_a_loss_makes_no_member() -> None:
     one = stable(0)
     late = one.heartbeat_request(SUBSCRIPTION)
-    one.failed(Call.COMMIT, errors.UnknownMemberId(), generation=3)
+    one.failed(GroupRequest.COMMIT, errors.UnknownMemberId(), generation=3)
     one.answered(late, ConsumerGroupHeartbeatReply("m1", 4, rows(0)))
     assert (one.epoch, one.assigned) == (JOIN_EPOCH, None)
 

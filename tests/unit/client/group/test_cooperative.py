@@ -20,8 +20,8 @@ from raylog.base.errors import (
     RebalanceInProgress,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.assignor import PartitionAssignor, Subscription
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.group.assignor import PartitionAssignor, Subscription
 from raylog.client.group.membership import Membership
 from tests.unit.client.consumer_support import read
 from tests.unit.client.group.test_groups import ALL, PARTITIONS, Group, options

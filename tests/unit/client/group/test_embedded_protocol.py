@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.base.ids import TopicPartition
-from raylog.client.group.assignor import Subscription
+from raylog.client.assignor import Subscription
 from raylog.client.group.embedded_protocol import (
     decode_assignment,
     decode_previous,

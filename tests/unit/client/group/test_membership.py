@@ -6,7 +6,7 @@ import pytest
 
 from raylog.base import errors
 from raylog.base.ids import TopicPartition
-from raylog.client.group.membership import NO_GENERATION, REACTIONS, Call, Membership, reaction_to
+from raylog.client.group.membership import NO_GENERATION, REACTIONS, GroupRequest, Membership, reaction_to
 from raylog.protocol.groups import JoinGroupMember, JoinGroupReply, LeaveGroupRequest, LeavingMember, SyncGroupRequest
 
 COUNTS = {"flights": 4}
@@ -55,11 +55,11 @@ def test_a_leader_that_is_to_skip_assigns_nothing() -> None:
 def test_the_id_that_is_handed_out_is_used_in_the_next_join() -> None:
     new = member()
     error = errors.MemberIdRequired("join again", member_id="c-7")
-    assert not new.failed(Call.JOIN, error, generation=NO_GENERATION).fatal
+    assert not new.failed(GroupRequest.JOIN, error, generation=NO_GENERATION).fatal
     assert new.join_request(["flights"]).member_id == "c-7"
 
 
-@pytest.mark.parametrize("call", [Call.HEARTBEAT, Call.COMMIT])
+@pytest.mark.parametrize("call", [GroupRequest.HEARTBEAT, GroupRequest.COMMIT])
 @pytest.mark.parametrize(
     ("error", "keeps_id", "keeps_generation"),
     [
@@ -70,7 +70,7 @@ def test_the_id_that_is_handed_out_is_used_in_the_next_join() -> None:
     ],
 )
 def test_each_refusal_takes_away_what_it_says_and_no_more(
-    call: Call, error: type[errors.RaylogError], keeps_id: bool, keeps_generation: bool
+    call: GroupRequest, error: type[errors.RaylogError], keeps_id: bool, keeps_generation: bool
 ) -> None:
     one = stable()
     reaction = one.failed(call, error(), generation=3)
@@ -86,15 +86,15 @@ def test_each_refusal_takes_away_what_it_says_and_no_more(
 def test_an_answer_to_an_earlier_generation_changes_nothing() -> None:
     one = stable()
     for error in (errors.IllegalGeneration(), errors.UnknownMemberId(), errors.RebalanceInProgress()):
-        for call in (Call.HEARTBEAT, Call.COMMIT):
+        for call in (GroupRequest.HEARTBEAT, GroupRequest.COMMIT):
             reaction = one.failed(call, error, generation=2)
             assert not reaction.rejoin
             assert one.commit_identity == (3, "c-1")
             assert one.rejoin_reason is None
 
 
-@pytest.mark.parametrize("call", list(Call))
-def test_an_error_outside_the_table_is_repeated_or_raised_by_its_flag(call: Call) -> None:
+@pytest.mark.parametrize("call", list(GroupRequest))
+def test_an_error_outside_the_table_is_repeated_or_raised_by_its_flag(call: GroupRequest) -> None:
     listed = {kind for known, kind in REACTIONS if known is call}
     for kind in (errors.ConnectionFailed, errors.NotCoordinator, errors.CoordinatorLoadInProgress):
         assert reaction_to(call, kind()).retry

@@ -14,8 +14,8 @@ from raylog.base.errors import (
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ConsumerConfig, load
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.consumer_session import ConsumerSession
-from raylog.client.consumer.sessions.protocols import CHANGES_MAX, SessionMaker
+from raylog.client.consumer.consumer_session import ConsumerSession
+from raylog.client.consumer.protocols import CHANGES_MAX, SessionMaker
 from raylog.client.group.sticky import CooperativeStickyAssignor
 
 OTHERS_ARE_CLASSIC = InconsistentGroupProtocol("the members are classic", group_protocol="classic")

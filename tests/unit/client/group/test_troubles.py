@@ -17,10 +17,10 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import TopicPartition
+from raylog.client.consumer import consumer_session
 from raylog.client.consumer.asynchronous import AsyncConsumer
 from raylog.client.consumer.consumer import Consumer
-from raylog.client.consumer.sessions import consumer_session
-from raylog.client.consumer.sessions.group_session import GroupSession
+from raylog.client.consumer.group_session import GroupSession
 from raylog.client.group.embedded_protocol import decode_assignment
 from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import Tick

@@ -6,7 +6,7 @@ from raylog.base.errors import UnknownTopicOrPartition
 from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.sending.queues import PartitionQueue, TopicQueues
+from raylog.client.producer.partition_queues import PartitionQueue, TopicQueues
 
 NEVER_LATE_S = 0.0
 

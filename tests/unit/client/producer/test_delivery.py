@@ -22,8 +22,8 @@ from raylog.client.cluster.metadata import MetadataCache, PartitionInfo, TopicIn
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import SEQUENCE_MASK, Batch
-from raylog.client.producer.sending.context import DeliveryContext
-from raylog.client.producer.sending.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, Delivery
+from raylog.client.producer.delivery import LEADER_REMEMBERS_S, PRODUCER_EPOCH_MAX, Delivery
+from raylog.client.producer.delivery_context import DeliveryContext
 from raylog.protocol.broker import InitProducerIdReply
 from raylog.protocol.replica import ProduceRequest
 from raylog.rpc import Reply

@@ -9,8 +9,8 @@ from raylog.base.errors import (
     NotEnoughReplicas,
     UnknownServerError,
 )
+from raylog.client.producer import delivery
 from raylog.client.producer.producer import Producer
-from raylog.client.producer.sending import delivery
 from tests.unit.client.toy_server import ToyCluster
 
 NOT_ENOUGH = NotEnoughReplicas.code

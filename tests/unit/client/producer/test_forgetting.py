@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from raylog.client.consumer.consumer import Consumer
+from raylog.client.producer import sender
 from raylog.client.producer.producer import Producer
-from raylog.client.producer.sending import sender
 from tests.unit.client.consumer_support import fill, numbers
 from tests.unit.client.toy_server import ToyCluster
 from tests.waiting import wait_for

@@ -3,7 +3,7 @@
 from raylog.client.cluster.metadata import PartitionInfo, TopicInfo
 from raylog.client.config import ProducerConfig, load
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.producer.partition_queues import PartitionQueue
 from raylog.client.producer.sizes import RECORD_OVERHEAD_BYTES
 
 BATCH_BYTES = 1_000

@@ -7,9 +7,9 @@ import pytest
 
 from raylog.base.errors import DeliveryTimedOut, InvalidRecord, UnknownServerError
 from raylog.client.producer import batch as batches
+from raylog.client.producer.delivery import Delivery
 from raylog.client.producer.futures import SendFuture
 from raylog.client.producer.producer import Producer
-from raylog.client.producer.sending.delivery import Delivery
 from raylog.storage.batch.records import encode_stamped
 from tests.unit.client.toy_server import ToyCluster
 

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from raylog.base.errors import InvalidRecord, RecordTooLarge, UnknownTopicOrPartition
-from raylog.client.encoding.arrow_columns import ArrowColumns, header_type
+from raylog.client.producer.arrow_columns import ArrowColumns, header_type
 from raylog.client.producer.partitioner import partition_for_key
 from raylog.client.producer.producer import Producer
 from tests.unit.client.toy_server import ToyCluster

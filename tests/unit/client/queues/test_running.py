@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from raylog.base.errors import InvalidConfig
-from raylog.client.queues.config import QueueConsumerConfig
+from raylog.client.config import QueueConsumerConfig
 from raylog.client.queues.message import Lock, QueueMessage, Retry
 from raylog.client.queues.running import run_on_loop
 from raylog.client.types import Record

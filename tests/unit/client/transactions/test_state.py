@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from raylog.base.errors import InvalidTxnState, ProducerFenced, RaylogError, RecordTooLarge, TransactionAbortable
-from raylog.client.producer.transactions.state import LEGAL, Call, Identity, Status, TransactionState
+from raylog.client.producer.transactions.state import LEGAL, Identity, Status, TransactionCall, TransactionState
 from raylog.client.types import PreparedTxnState
 
 FIRST, SECOND = Identity(7, 0), Identity(7, 1)
@@ -38,8 +38,8 @@ def test_every_state_has_its_legal_calls() -> None:
 
 
 @pytest.mark.parametrize("status", Status)
-@pytest.mark.parametrize("call", Call)
-def test_a_call_is_legal_or_its_refusal_says_which_is(status: Status, call: Call) -> None:
+@pytest.mark.parametrize("call", TransactionCall)
+def test_a_call_is_legal_or_its_refusal_says_which_is(status: Status, call: TransactionCall) -> None:
     state = state_in(status)
     if call in LEGAL[status]:
         state.check(call)
@@ -56,7 +56,7 @@ def test_a_call_is_legal_or_its_refusal_says_which_is(status: Status, call: Call
 
 def test_a_refusal_is_a_sentence_for_the_user() -> None:
     with pytest.raises(InvalidTxnState) as refused:
-        state_in(Status.READY).check(Call.SEND)
+        state_in(Status.READY).check(TransactionCall.SEND)
     assert refused.value.message == (
         "send() is not legal now: the producer 'orders' has no transaction open. Legal now: begin_transaction()."
     )
@@ -72,7 +72,7 @@ def test_a_failed_record_makes_a_transaction_abortable_and_names_it() -> None:
     state = state_in(Status.IN_TRANSACTION)
     assert state.failed(RecordTooLarge("The record is too large."))
     with pytest.raises(TransactionAbortable, match=r"The record is too large\. Call abort_transaction"):
-        state.check(Call.COMMIT)
+        state.check(TransactionCall.COMMIT)
     state.ending(committed=False)
     assert not state.failed(RecordTooLarge("Another one.")), "it is being aborted in any case"
     state.ended(SECOND)
@@ -90,7 +90,7 @@ def test_the_first_fatal_error_stays() -> None:
     state = state_in(Status.FATAL_ERROR)
     state.failed_for_good(RecordTooLarge("Later."))
     with pytest.raises(ProducerFenced, match="Another producer has the id"):
-        state.check(Call.BEGIN)
+        state.check(TransactionCall.BEGIN)
 
 
 def test_preparing_needs_transactions_that_do_not_time_out() -> None:
@@ -98,7 +98,7 @@ def test_preparing_needs_transactions_that_do_not_time_out() -> None:
     state.initialized(FIRST, None)
     state.begin()
     with pytest.raises(InvalidTxnState, match="transaction_two_phase_commit_enable=True"):
-        state.check(Call.PREPARE)
+        state.check(TransactionCall.PREPARE)
 
 
 def test_a_prepared_transaction_is_named_by_its_identity() -> None:
@@ -119,5 +119,5 @@ def test_a_kept_transaction_waits_for_its_end_alone() -> None:
     state.initialized(SECOND, PreparedTxnState(7, 0))
     assert state.is_begun
     with pytest.raises(InvalidTxnState, match=r"complete_transaction\(\)"):
-        state.check(Call.BEGIN)
-    state.check(Call.COMPLETE)
+        state.check(TransactionCall.BEGIN)
+    state.check(TransactionCall.COMPLETE)

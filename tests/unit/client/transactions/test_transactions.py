@@ -20,7 +20,7 @@ from raylog.base.errors import (
     TransactionAborted,
 )
 from raylog.base.ids import TopicPartition
-from raylog.client.encoding.arrow_columns import ArrowColumns
+from raylog.client.producer.arrow_columns import ArrowColumns
 from raylog.client.producer.producer import AsyncProducer, Producer
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 from tests.unit.client.toy_server import ToyCluster

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from raylog.base.errors import InvalidConfig, InvalidRecord
-from raylog.client.encoding.arrow_columns import header_type
+from raylog.client.producer.arrow_columns import header_type
 from raylog.spark.writing.columns import check_columns, split
 
 HEADERS = "array<struct<key:string,value:binary>>"

@@ -18,7 +18,7 @@ from raylog.base.errors import RaylogError
 C = TypeVar("C", bound=type)
 
 
-def plainly(*names: str) -> Callable[[C], C]:
+def without_frames(*names: str) -> Callable[[C], C]:
     """Decorate a class: errors of its methods `names`, called by Spark, lose the frames below them."""
 
     def decorate(decorated: C) -> C:

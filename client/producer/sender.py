@@ -19,9 +19,9 @@ from raylog.client.bell import Bell
 from raylog.client.cluster.cluster_client import SUSPECT_S, ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
-from raylog.client.producer.sending.context import DeliveryContext, Transaction
-from raylog.client.producer.sending.delivery import Delivery
-from raylog.client.producer.sending.queues import PartitionQueue, partition_removed
+from raylog.client.producer.delivery import Delivery
+from raylog.client.producer.delivery_context import DeliveryContext, Transaction
+from raylog.client.producer.partition_queues import PartitionQueue, partition_removed
 from raylog.rpc import WriteCoalescer
 from raylog.rpc.host import keep_freed_memory
 

@@ -16,7 +16,7 @@ from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ProducerConfig
 from raylog.client.producer.accumulator import Accumulator
 from raylog.client.producer.batch import Batch
-from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.producer.partition_queues import PartitionQueue
 from raylog.client.tasks import outcome
 from raylog.protocol.broker import INIT_PRODUCER_ID, InitProducerIdRequest
 from raylog.storage.batch.compression import COMPRESSIONS

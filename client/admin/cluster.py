@@ -1,4 +1,4 @@
-"""Administration of replica placement: reassign partitions, follow the progress, plan a balance.
+"""Administration of the cluster: its brokers, leaders and feature level, and where replicas are.
 
 A part of `AsyncAdmin`. May touch: the network through `ClusterClient`.
 """
@@ -9,9 +9,10 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raylog.base.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut
+from raylog.base.errors import NoReassignmentInProgress, RaylogError, RequestTimedOut, from_code
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.balance import Move, plan_balance
+from raylog.client.admin.descriptions import ClusterDescription, StoppedBroker, describe_cluster
 from raylog.client.arguments import checked_partition
 from raylog.client.checked import wholes
 from raylog.client.cluster.cluster_client import ClusterClient
@@ -21,21 +22,40 @@ from raylog.client.tasks import side_by_side
 from raylog.protocol.admin import (
     ALTER_PARTITION_REASSIGNMENTS,
     DESCRIBE_CLUSTER,
+    ELECT_LEADERS,
     LIST_PARTITION_REASSIGNMENTS,
+    RAISE_FEATURE_LEVEL,
+    RESUME_BROKER,
+    STOP_BROKER,
     AlterPartitionReassignmentsRequest,
     DescribeClusterRequest,
+    ElectedPartition,
+    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
+    RaiseFeatureLevelRequest,
     ReassignablePartition,
+    ResumeBrokerRequest,
+    StopBrokerRequest,
 )
 from raylog.protocol.replica import REPLICA_STATUS, ReplicaStatusRequest
 
-__all__ = ["AsyncMoving", "Move", "PartitionReassignment"]
+__all__ = ["AsyncClusterAdmin", "Move", "PartitionReassignment"]
 
 Wanted = Mapping[tuple[str, int], Sequence[int] | None]
 """For each (topic, partition) its target brokers, preferred leader first; None = cancel its reassignment."""
 
 CALL_TIMEOUT_S = 2.0
 POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureDescription:
+    """The feature level that the cluster uses, and the levels that its brokers support."""
+
+    level: int
+    """The cluster's feature level."""
+    brokers: dict[int, tuple[int, int]]
+    """The lowest and the highest level that each broker's release supports, by broker id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +90,57 @@ class PartitionReassignment:
         return min(1.0, min(self.sizes.get(broker, 0) for broker in waiting) / whole) if whole else 1.0
 
 
-class AsyncMoving:
-    """Reassignment methods of `AsyncAdmin`."""
+class AsyncClusterAdmin:
+    """Methods of `AsyncAdmin` for brokers, leaders, the feature level and reassignments."""
 
     cluster: ClusterClient
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition | tuple[str, int]] | None = None,
+        *,
+        unclean: bool = False,
+        timeout_s: float = 30.0,
+    ) -> dict[TopicPartition, RaylogError | None]:
+        """Make the preferred replica the leader of each partition; None = all partitions led by another replica.
+
+        `unclean=True` instead elects a leader for partitions without one, even from outside the ISR: acknowledged
+        records may be lost, so the partitions have to be named. Returns None for each partition with a new leader,
+        otherwise the reason: ElectionNotNeeded, PreferredLeaderNotAvailable, EligibleLeadersNotAvailable. Raises
+        UnknownTopicOrPartition, InvalidRequest.
+        """
+        named = None if partitions is None else [ElectedPartition(topic, number) for topic, number in partitions]
+        request = ElectLeadersRequest(named, unclean)
+        results = await self.cluster.call_broker(ELECT_LEADERS, request, timeout_s=timeout_s)
+        return {
+            TopicPartition(row.topic, row.partition): from_code(row.error_code, row.error_message)
+            if row.error_code
+            else None
+            for row in results
+        }
+
+    async def stop_broker(self, broker: int, *, force: bool = False, timeout_s: float = 30.0) -> StoppedBroker:
+        """Move a broker's leaderships to other replicas, and take it out of every ISR that has other members.
+
+        Its processes keep running: `Cluster.stop_broker` and `raylog stop --broker` call this first and end them
+        afterwards. Raises StopRefused when partitions would have no leader or refuse writes with `acks=all` (it names
+        them; not with `force`), and when the metadata quorum would lose its majority; InvalidRequest for an unknown
+        broker.
+        """
+        reply = await self.cluster.call_broker(STOP_BROKER, StopBrokerRequest(broker, force), timeout_s=timeout_s)
+        return StoppedBroker(broker, reply.leaders_moved, tuple(reply.leaderless), tuple(reply.below_min_isr))
+
+    async def resume_broker(self, broker: int, *, timeout_s: float = 30.0) -> None:
+        """Readmit a broker that was stopped; `raylog start --broker` also starts its processes.
+
+        Raises InvalidRequest for an unknown broker.
+        """
+        await self.cluster.call_broker(RESUME_BROKER, ResumeBrokerRequest(broker), timeout_s=timeout_s)
+
+    async def describe_cluster(self, *, timeout_s: float = 30.0) -> ClusterDescription:
+        """The cluster as its controller sees it."""
+        request = DescribeClusterRequest()
+        return describe_cluster(await self.cluster.call_broker(DESCRIBE_CLUSTER, request, timeout_s=timeout_s))
 
     async def alter_partition_reassignments(
         self, reassignments: Wanted, *, throttle: int | None = None, timeout_s: float = 30.0
@@ -192,6 +259,26 @@ class AsyncMoving:
 
         answers = await side_by_side(lambda each: bytes_at(*each), wanted)
         return {key: size for key, size in zip(wanted, answers, strict=True) if size is not None}
+
+    async def describe_features(self, *, timeout_s: float = 30.0) -> FeatureDescription:
+        """The cluster's feature level, and the levels that each broker's release supports.
+
+        A controller whose release has no feature levels reports none; then all of them are 1.
+        """
+        reply = await self.cluster.call_broker(DESCRIBE_CLUSTER, DescribeClusterRequest(), timeout_s=timeout_s)
+        known = {row.broker: (row.feature_levels[0], row.feature_levels[1]) for row in reply.brokers}
+        return FeatureDescription(reply.feature_level, known)
+
+    async def raise_feature_level(self, level: int | None = None, *, timeout_s: float = 30.0) -> tuple[int, int]:
+        """Raise the feature level of the cluster; return the new level and the one before.
+
+        None = the highest that every broker supports. It cannot be lowered again. Raises UnsupportedVersion, which
+        names the brokers that do not support the level.
+        """
+        wanted = -1 if level is None else level
+        request = RaiseFeatureLevelRequest(wanted)
+        reply = await self.cluster.call_broker(RAISE_FEATURE_LEVEL, request, timeout_s=timeout_s)
+        return reply.level, reply.previous_level
 
 
 def _checked(reassignments: Wanted) -> dict[TopicPartition, list[int] | None]:

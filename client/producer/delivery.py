@@ -46,10 +46,10 @@ from raylog.base.errors import (
     RequestTimedOut,
     TransactionAbortable,
 )
-from raylog.client.cluster.failures import Backoff, as_raylog_error
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.producer.batch import QUEUED, SENT, SEQUENCE_MASK, STORED, Batch
-from raylog.client.producer.sending.context import DeliveryContext, Transaction
-from raylog.client.producer.sending.queues import PartitionQueue
+from raylog.client.producer.delivery_context import DeliveryContext, Transaction
+from raylog.client.producer.partition_queues import PartitionQueue
 from raylog.client.producer.sizes import MESSAGE_BYTES_DEFAULT
 from raylog.client.tasks import LastingTask
 from raylog.core.scheduling.envelope import SCHEDULED_TOPIC

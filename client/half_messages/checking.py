@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, Final
 
 from raylog.base.errors import HalfMessageDecided, RaylogError, UnknownHalfMessage
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.cluster.deadline import Deadline
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.tasks import LastingTask
 from raylog.client.types import Header
 from raylog.client.user_code import USER_ERRORS

@@ -7,15 +7,16 @@ of equal length by numpy, in one copy; others as slices of the column's buffer, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+from murmurhash2 import murmurhash2
 
 from raylog.base.errors import InvalidRecord
-from raylog.client.encoding.key_hashes import hashes_of_keys
-from raylog.client.encoding.libraries import np, pa
 from raylog.client.producer.batch import EncodedBody
+from raylog.client.producer.partitioner import SEED
 from raylog.client.producer.sizes import HEADER_OVERHEAD_BYTES, RECORD_OVERHEAD_BYTES, LargestRecord
 from raylog.storage.batch.compression import compress
 
@@ -249,3 +250,79 @@ def _bytes_head(size: int) -> bytes:
     if size < 1 << 8:
         return bytes((0xC4, size))
     return b"\xc5" + size.to_bytes(2, "big") if size < 1 << 16 else b"\xc6" + size.to_bytes(4, "big")
+
+
+if TYPE_CHECKING:
+    from numpy import int64, uint8, uint32
+    from numpy.typing import NDArray
+
+VECTOR_BYTES = 256
+"""The longest key that numpy hashes together with the others."""
+_M: Any = 0x5BD1E995
+"""A Python integer, so that arithmetic with a uint32 column stays within 32 bits."""
+_POSITIVE: Any = 0x7FFFFFFF
+
+
+def hashes_of_keys(data: NDArray[uint8], starts: NDArray[int64], lengths: NDArray[int64]) -> NDArray[uint32]:
+    """Kafka's positive murmur2 of each key, which is `lengths` bytes of `data` from `starts` on."""
+    found: NDArray[uint32] = np.empty(len(starts), dtype=np.uint32)
+    long = np.flatnonzero(lengths > VECTOR_BYTES)
+    for row in long.tolist():
+        key = data[starts[row] : starts[row] + lengths[row]].tobytes()
+        found[row] = murmurhash2(key, SEED) & 0x7FFFFFFF
+    if len(long):
+        short = np.flatnonzero(lengths <= VECTOR_BYTES)
+        found[short] = _short(data, starts[short], lengths[short])
+        return found
+    return _short(data, starts, lengths)
+
+
+def _short(data: NDArray[uint8], starts: NDArray[int64], lengths: NDArray[int64]) -> NDArray[uint32]:
+    mixed: NDArray[uint32] = np.uint32(SEED) ^ lengths.astype(np.uint32)
+    words = lengths >> 2
+    most = int(words.max(initial=0))
+    is_even = bool(len(words)) and int(words.min()) == most
+    for number in range(most):
+        if is_even:
+            mixed = _with_word(mixed, _bytes_at(data, starts + 4 * number, 4))
+        else:
+            rows = np.flatnonzero(words > number)
+            mixed[rows] = _with_word(mixed[rows], _bytes_at(data, starts[rows] + 4 * number, 4))
+    rest = lengths & 3
+    for count in range(1, 4):
+        rows = np.flatnonzero(rest == count)
+        if len(rows):
+            mixed[rows] = (mixed[rows] ^ _bytes_at(data, starts[rows] + 4 * words[rows], count)) * _M
+    mixed = (mixed ^ mixed >> 13) * _M
+    positive: NDArray[uint32] = (mixed ^ mixed >> 15) & _POSITIVE
+    return positive
+
+
+def _with_word(mixed: NDArray[uint32], word: NDArray[uint32]) -> NDArray[uint32]:
+    word = word * _M
+    both: NDArray[uint32] = mixed * _M ^ (word ^ word >> 24) * _M
+    return both
+
+
+def _bytes_at(data: NDArray[uint8], at: NDArray[int64], count: int) -> NDArray[uint32]:
+    """The little-endian integer of `count` bytes at each position."""
+    word: NDArray[uint32] = data[at].astype(np.uint32)
+    for number in range(1, count):
+        word |= data[at + number].astype(np.uint32) << 8 * number
+    return word
+
+
+class _Library:
+    """Stands for a module, which is imported when an attribute is used. Raises ImportError if it is not installed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        found = getattr(import_module(self._name), attribute)
+        setattr(self, attribute, found)
+        return found
+
+
+np: Any = _Library("numpy")
+pa: Any = _Library("pyarrow")

@@ -5,16 +5,18 @@ May touch: the network, through the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from raylog.base.ids import TopicPartition
 from raylog.client.arguments import checked_offset, checked_partition
 from raylog.client.checked import checks_arguments
-from raylog.client.producer.engine import Engine
-from raylog.client.runtime import Runtime
+from raylog.client.producer.engine import ProducerEngine
+from raylog.client.runtime import Runtime, blocking
 from raylog.client.types import ConsumerGroupMetadata, OffsetAndMetadata, PreparedTxnState
 
+Result = TypeVar("Result")
 Offsets = Mapping[TopicPartition, "OffsetAndMetadata | int"]
 
 
@@ -28,7 +30,8 @@ class AsyncTransactions:
     closed.
     """
 
-    _engine: Engine
+    def __init__(self, engine: ProducerEngine) -> None:
+        self._engine = engine
 
     async def init_transactions(
         self,
@@ -102,63 +105,26 @@ class AsyncTransactions:
             await self.abort_transaction()
 
 
-@checks_arguments()
 class Transactions:
-    """Transactions of a `Producer` with a transactional id.
+    """Transactions of a `Producer` with a transactional id: the methods of `AsyncTransactions`, blocking."""
 
-    Every `timeout` is in seconds; None = `max_block_ms`. After RequestTimedOut a call may be repeated. A call that is
-    not legal in the present state raises InvalidTxnState, which names the legal ones. After a failed record or request
-    every call but `abort_transaction()` raises TransactionAbortable. After ProducerFenced this producer can only be
-    closed.
-    """
-
-    _engine: Engine
+    _engine: ProducerEngine
     _runtime: Runtime
 
-    def init_transactions(
-        self, keep_prepared_txn: bool = False, timeout: float | None = None
-    ) -> PreparedTxnState | None:
-        """Fence earlier producers of this id, and end their open transaction. Once, before the first transaction.
+    @property
+    def _asynchronous(self) -> AsyncTransactions:
+        return AsyncTransactions(self._engine)
 
-        With `keep_prepared_txn` their transaction is kept for `complete_transaction()`, and its state is returned.
-        """
-        transactions = self._engine.transactions
-        return self._runtime.run(transactions.initialize(keep_prepared=keep_prepared_txn, timeout_s=timeout))
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        return self._runtime.run(work)
 
-    def begin_transaction(self) -> None:
-        """Begin a transaction: records sent from now on are committed or aborted together."""
-        self._runtime.run(self._engine.transactions.begin())
-
-    def send_offsets_to_transaction(
-        self, offsets: Offsets, group_metadata: ConsumerGroupMetadata, timeout: float | None = None
-    ) -> None:
-        """Commit a group's offsets (of the next records to read) together with the transaction's records.
-
-        `group_metadata` comes from `consumer.group_metadata()` of a consumer with `enable_auto_commit=False`. Raises
-        CommitFailed if that consumer has lost its partitions; then abort the transaction.
-        """
-        checked, group = _checked_offsets(offsets), _checked_group(group_metadata)
-        self._runtime.run(self._engine.transactions.send_offsets(checked, group, timeout))
-
-    def prepare_transaction(self, timeout: float | None = None) -> PreparedTxnState:
-        """Store all records that were sent, and leave the outcome open; return the prepared state (KIP-939).
-
-        `complete_transaction()` ends the transaction, here or in another producer of this id, at any time. Needs
-        `transaction_two_phase_commit_enable`.
-        """
-        return self._runtime.run(self._engine.transactions.prepare(timeout))
-
-    def complete_transaction(self, prepared_state: PreparedTxnState, timeout: float | None = None) -> bool:
-        """Commit the prepared transaction if this is its state, else abort it; return whether it was committed."""
-        return self._runtime.run(self._engine.transactions.complete(prepared_state, timeout))
-
-    def commit_transaction(self, timeout: float | None = None) -> None:
-        """Wait until all records are stored, then commit. Raises TransactionAbortable if a record has failed."""
-        self._runtime.run(self._engine.transactions.commit(timeout))
-
-    def abort_transaction(self, timeout: float | None = None) -> None:
-        """Abort: `read_committed` consumers never see the transaction's records. Records not sent yet fail."""
-        self._runtime.run(self._engine.transactions.abort(timeout))
+    init_transactions = blocking(AsyncTransactions.init_transactions)
+    begin_transaction = blocking(AsyncTransactions.begin_transaction)
+    send_offsets_to_transaction = blocking(AsyncTransactions.send_offsets_to_transaction)
+    prepare_transaction = blocking(AsyncTransactions.prepare_transaction)
+    complete_transaction = blocking(AsyncTransactions.complete_transaction)
+    commit_transaction = blocking(AsyncTransactions.commit_transaction)
+    abort_transaction = blocking(AsyncTransactions.abort_transaction)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from raylog.base.errors import InconsistentGroupProtocol, RaylogError
+from raylog.client.assignor import PartitionAssignor
 from raylog.client.cluster.cluster_client import ClusterClient
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.consumer_session import ConsumerSession, new_membership
-from raylog.client.consumer.sessions.group_session import GroupSession
-from raylog.client.group.assignor import PartitionAssignor
+from raylog.client.consumer.consumer_session import ConsumerSession, new_membership
+from raylog.client.consumer.group_session import GroupSession
 from raylog.client.group.assignors import RangeAssignor, rebalance_protocol_of, strategies_of
 from raylog.client.group.membership import Membership
 

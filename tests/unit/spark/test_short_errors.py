@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raylog.base.errors import InvalidConfig, RaylogError
-from raylog.spark.plainly import plainly
+from raylog.spark.short_errors import without_frames
 
 
 def deep(error: Exception, levels: int = 20) -> None:
@@ -20,7 +20,7 @@ def deep(error: Exception, levels: int = 20) -> None:
     raise error
 
 
-@plainly("plan", "read", "rows", "__getstate__")
+@without_frames("plan", "read", "rows", "__getstate__")
 class Source:
     """What Spark calls: a function, a function that returns a generator, and a generator."""
 

@@ -14,11 +14,11 @@ from uuid import uuid4
 
 from raylog.base.errors import InvalidConfig, InvalidTxnState
 from raylog.client.arguments import Headers, checked_headers
-from raylog.client.halves.checking import Checker, GroupChecker, HalfVerdict, check_stands, decide
-from raylog.client.producer.engine import Engine
+from raylog.client.half_messages.checking import Checker, GroupChecker, HalfVerdict, check_stands, decide
+from raylog.client.producer.engine import ProducerEngine
 from raylog.client.producer.futures import SendFuture
+from raylog.client.producer.partition_queues import TopicQueues
 from raylog.client.producer.scheduling import Waiting, check_own
-from raylog.client.producer.sending.queues import TopicQueues
 from raylog.client.scheduling import Delay, delay_ms
 from raylog.client.types import Header
 from raylog.core.scheduling.envelope import HalfName
@@ -73,7 +73,7 @@ class HalfBook:
 class Preparing:
     """The half messages of one producer, and its group's checker."""
 
-    def __init__(self, engine: Engine, group: str, checker: Checker | None, check_after: Delay) -> None:
+    def __init__(self, engine: ProducerEngine, group: str, checker: Checker | None, check_after: Delay) -> None:
         if not isinstance(group, str) or not 0 < len(group) <= NAME_MAX:
             raise InvalidConfig(f"group names the senders and checkers of half messages, not {group!r:.100}.")
         if engine.config.transactional_id is not None:

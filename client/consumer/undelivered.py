@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from raylog.client.consumer.partition import PartitionState
 
 
-class Handing:
+class Undelivered:
     """The last take. One thread takes at a time; the loop may call `returned` and `before_last` meanwhile."""
 
     __slots__ = ("is_done", "moved")

@@ -15,14 +15,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from raylog.base.errors import RaylogError, UnreleasedInstanceId
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.group_session import LEAVE_TIMEOUT_S, look_up_topics
-from raylog.client.consumer.sessions.handover import Handover, PollTurns
+from raylog.client.consumer.group_session import LEAVE_TIMEOUT_S, look_up_topics
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.consumer_membership import JOIN_EPOCH, ConsumerMembership
-from raylog.client.group.membership import Call
+from raylog.client.group.membership import GroupRequest
 from raylog.protocol.groups import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupHeartbeatReply,
@@ -195,7 +195,7 @@ class ConsumerSession(PollTurns[ConsumerMembership]):
     def _failed(self, error: RaylogError, request: ConsumerGroupHeartbeatRequest) -> bool:
         """Handle the error of a heartbeat; return whether the next one may follow at once."""
         member = self.membership
-        reaction = member.failed(Call.HEARTBEAT, error, generation=request.member_epoch)
+        reaction = member.failed(GroupRequest.HEARTBEAT, error, generation=request.member_epoch)
         if isinstance(error, UnreleasedInstanceId):
             now_s = self._now_s()
             since_s = self._unreleased_since_s = now_s if self._unreleased_since_s is None else self._unreleased_since_s

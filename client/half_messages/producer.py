@@ -14,8 +14,8 @@ from typing import Any, Final, Self, Unpack
 from raylog.base.errors import RaylogError
 from raylog.client.arguments import Headers
 from raylog.client.config import ProducerConfig, show_keys
-from raylog.client.halves.checking import Checker, HalfVerdict
-from raylog.client.halves.preparing import CHECK_AFTER, HalfBook, Preparing
+from raylog.client.half_messages.checking import Checker, HalfVerdict
+from raylog.client.half_messages.preparing import CHECK_AFTER, HalfBook, Preparing
 from raylog.client.keywords import ProducerKeywords
 from raylog.client.producer.asynchronous import AsyncProducer
 from raylog.client.producer.futures import AsyncSendFuture

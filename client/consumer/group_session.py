@@ -18,14 +18,14 @@ from typing import Any
 
 from raylog.base.errors import MemberIdRequired, RaylogError, UnknownTopicOrPartition
 from raylog.base.ids import TopicPartition
+from raylog.client.assignor import Subscription
+from raylog.client.cluster.backoff import Backoff, as_raylog_error
 from raylog.client.cluster.cluster_client import ClusterClient
-from raylog.client.cluster.failures import Backoff, as_raylog_error
 from raylog.client.config import ConsumerConfig
 from raylog.client.consumer.assignment import Assignment
-from raylog.client.consumer.sessions.handover import Handover, PollTurns
-from raylog.client.group.assignor import Subscription
+from raylog.client.consumer.handover import Handover, PollTurns
 from raylog.client.group.embedded_protocol import decode_assignment
-from raylog.client.group.membership import Call, Membership
+from raylog.client.group.membership import GroupRequest, Membership
 from raylog.client.tasks import outcomes
 from raylog.protocol.groups import DESCRIBE_GROUP, HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP, DescribeGroupRequest
 from raylog.protocol.method import Method, ReplyT, RequestT
@@ -194,7 +194,7 @@ class GroupSession(PollTurns[Membership]):
         while True:
             topics = sorted(self._assignment.topics)
             await look_up_topics(self._cluster, member.group, topics, self._request_s)
-            call = Call.JOIN
+            call = GroupRequest.JOIN
             try:
                 timeout_s = max(self._request_s, member.rebalance_timeout_ms / 1000 + JOIN_EXTRA_S)
                 joined = await self._request(JOIN_GROUP, member.join_request(topics), timeout_s)
@@ -202,7 +202,7 @@ class GroupSession(PollTurns[Membership]):
                 subscriptions = member.subscriptions(rows)
                 watched = subscriptions or member.subscriptions(member.unassigned_rows)
                 counts = await self._partition_counts(watched)
-                call = Call.SYNC
+                call = GroupRequest.SYNC
                 assignments = member.sync_request(subscriptions, counts)
                 synced = await self._request(SYNC_GROUP, assignments, max(self._request_s, JOIN_EXTRA_S))
                 partitions = member.synced(synced.assignment)
@@ -286,7 +286,7 @@ class GroupSession(PollTurns[Membership]):
             try:
                 await self._request(HEARTBEAT, member.heartbeat_request(), timeout_s)
             except RaylogError as error:
-                reaction = member.failed(Call.HEARTBEAT, error, generation=generation)
+                reaction = member.failed(GroupRequest.HEARTBEAT, error, generation=generation)
                 if reaction.retry:
                     self._cluster.forget_coordinator(member.group)
                 elif reaction.fatal:

@@ -42,7 +42,7 @@ class Row(Message, frozen=True):
         """The fields of the key."""
         return msgspec.structs.astuple(self)[: self.KEY]
 
-    def changed(self, **fields: object) -> Self:
+    def replaced(self, **fields: object) -> Self:
         """Return the row with other values of these fields."""
         return msgspec.structs.replace(self, **fields)
 

@@ -18,7 +18,7 @@ from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.core.dead_letters import TOPIC_KEY, TOPIC_PREFIX, UNDELIVERABLE_TOPIC, topic_of_group
 from raylog.core.forwarding.rules import check_filters
 from raylog.core.forwarding.settings import TOPIC
-from raylog.core.queues.archiving.origins import PREFIX as RETRY_PREFIX
+from raylog.core.queues.origins import PREFIX as RETRY_PREFIX
 from raylog.protocol.admin import ENSURE_INTERNAL_TOPIC, EnsureInternalTopicRequest
 from raylog.protocol.forwarding import (
     CANCEL_REDRIVE,

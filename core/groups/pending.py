@@ -219,7 +219,7 @@ def supersede(store: PendingStore, group: str, keys: Iterable[OffsetKey], decisi
     for row in store.open_of(group):
         left = tuple(item for item in row.offsets if _key(group, item) not in later)
         if len(left) < len(row.offsets):
-            decision.write(row.changed(offsets=left, changed_ms=decision.wall_ms))
+            decision.write(row.replaced(offsets=left, changed_ms=decision.wall_ms))
 
 
 def is_unstable(store: PendingStore, group: str, partitions: Sequence[OffsetFetchPartition] | None) -> bool:

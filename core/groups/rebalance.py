@@ -216,7 +216,7 @@ def _replace_static(
         return
     leader = group.leader
     members = tuple(group.renamed_rows(old_id, member))
-    decision.write(image.changed(leader=leader, members=members, changed_ms=decision.wall_ms))
+    decision.write(image.replaced(leader=leader, members=members, changed_ms=decision.wall_ms))
     member.restart_session(event.now_ms)
     decision.reply(event.request, _join_reply(group, member, skip_assignment=leader == new_id))
 

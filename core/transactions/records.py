@@ -102,7 +102,7 @@ class TxnChanged(Row, frozen=True, kw_only=True):
         for name, identity in (("producer", producer), ("last", last), ("writer", writer)):
             if identity is not None:
                 others |= {f"{name}_id": identity.producer_id, f"{name}_epoch": identity.epoch}
-        return self.changed(changed_ms=changed_ms, **others)
+        return self.replaced(changed_ms=changed_ms, **others)
 
     def validate(self) -> None:
         """Check the invariants between the fields; raises InvariantBroken."""

@@ -14,6 +14,7 @@ RAY_AUTH_MODE, while a module has joined.
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -62,7 +63,7 @@ class SharedRay:
             patch.setenv("RAY_AUTH_MODE", "")  # so that it is restored: Ray sets it where the user has a token
             del os.environ["RAY_AUTH_MODE"]
             try:
-                ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+                ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
             except BaseException:
                 self.end()
                 raise

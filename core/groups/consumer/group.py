@@ -182,7 +182,7 @@ class ConsumerGroup:
     def _with_shared_topics(self, member: MemberChanged) -> MemberChanged:
         """Return the member with the same list object as a member with equal topics, so that memory has it once."""
         topics = next((held for held in self.subscriptions() if held == member.topics), member.topics)
-        return member if topics is member.topics else member.changed(topics=topics)
+        return member if topics is member.topics else member.replaced(topics=topics)
 
     def _remove(self, record: Tombstone) -> None:
         if record.kind is EpochsChanged:

@@ -202,7 +202,7 @@ def _replace_static(
     """
     old, target, current = group.members[old_id], group.target(old_id), group.current(old_id)
     remove(group, old_id, decision)
-    decision.write(old.changed(member_id=message.member_id))
+    decision.write(old.replaced(member_id=message.member_id))
     decision.write(target_row(group.name, message.member_id, target))
     current = replace(current, member_id=message.member_id, revoking={}, state=MemberState.UNRELEASED_PARTITIONS)
     decision.write(current.row(group.name))

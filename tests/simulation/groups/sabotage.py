@@ -104,7 +104,7 @@ def forget_generation(original: Callable[..., None]) -> Callable[..., None]:
     """The generation restarts from one after a failover."""
 
     def replay(self: Group, image: GroupChanged) -> None:
-        original(self, image.changed(generation=1))
+        original(self, image.replaced(generation=1))
 
     return replay
 
@@ -219,7 +219,7 @@ def successors_join_no_round(original: Callable[..., None]) -> Callable[..., Non
         member = group.rename(old_id, new_id)
         rebalance._update(member, event, protocols)
         rows = tuple(group.renamed_rows(old_id, member))
-        decision.write(group.image.changed(leader=group.leader, members=rows, changed_ms=decision.wall_ms))
+        decision.write(group.image.replaced(leader=group.leader, members=rows, changed_ms=decision.wall_ms))
         member.sync_due = True
         member.restart_session(event.now_ms)
         decision.reply(event.request, rebalance._join_reply(group, member))

@@ -95,7 +95,7 @@ def _aborted_by_its_successor(original: Callable[..., None]) -> Callable[..., No
     """A coordinator that was loaded aborts what its predecessor has decided to commit."""
 
     def end_transaction(self: TxnDecision, decided: Any) -> None:
-        original(self, decided.changed(state=TxnState.PREPARE_ABORT) if self.cause == "loaded" else decided)
+        original(self, decided.replaced(state=TxnState.PREPARE_ABORT) if self.cause == "loaded" else decided)
 
     return end_transaction
 
@@ -117,7 +117,7 @@ def _same_epoch(original: Callable[..., Any]) -> Callable[..., Any]:
     """A marker carries the epoch of the records before it."""
 
     def decided(txn: Any, *arguments: Any) -> Any:
-        return original(txn, *arguments).changed(marker_epoch=txn.producer.epoch)
+        return original(txn, *arguments).replaced(marker_epoch=txn.producer.epoch)
 
     return decided
 

@@ -73,8 +73,8 @@ def test_a_record_that_contradicts_itself_is_a_defect(claim: str, changes: dict[
 
 
 def test_a_record_that_does_not_follow_the_last_one_is_a_defect() -> None:
-    less = DECIDED.changed(partitions=(TxnPartition("x" * 32, "x", 0),))
-    ongoing = DECIDED.changed(state=TxnState.ONGOING, marker_epoch=-1)
+    less = DECIDED.replaced(partitions=(TxnPartition("x" * 32, "x", 0),))
+    ongoing = DECIDED.replaced(state=TxnState.ONGOING, marker_epoch=-1)
     with pytest.raises(InvariantBroken, match="stays in its transaction"):
         check_move(ongoing, less)
     with pytest.raises(InvariantBroken, match="begins without a transaction"):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, assert_never
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, assert_never
 
 from raylog.base.errors import ForwarderFenced, InvalidRequest, RaylogError, RecordTooLarge, RedriveRunning
 from raylog.core.coordinators.decision import CoordinatorDecision
@@ -42,6 +42,11 @@ from raylog.protocol.forwarding import (
 from raylog.protocol.message import replace
 from raylog.protocol.rows import Row, Tombstone
 
+if TYPE_CHECKING:
+    from dataclasses import dataclass as value
+else:
+    from raylog.core.values import dataclass as value
+
 WHERE_MAX: Final = 16 * 1024
 """Most characters of a redrive's filters, which are stored in each of its rows."""
 
@@ -71,7 +76,7 @@ class TopicLookedUp(_Event):
     wall_ms: int = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class ListRedrives(Received[ListRedrivesRequest]):
     """A request to list redrives, and what is known of those that run."""
 

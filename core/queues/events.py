@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from raylog.core.decision import Refuse, Reply, RequestId
 from raylog.core.queues.records import LetterBox, QueueChange
@@ -17,6 +17,11 @@ from raylog.protocol.queues import (
     QueueRange,
     QueueResetRequest,
 )
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as value
+else:
+    from raylog.core.values import dataclass as value
 
 GAP: Final = 0
 ACCEPT: Final = 1
@@ -45,7 +50,7 @@ class _Timed:
     now_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Opened(Received[QueueOpenRequest]):
     """A member begins, or comes back. ``log_start``, ``readable_end``: where a new queue may begin."""
 
@@ -53,7 +58,7 @@ class Opened(Received[QueueOpenRequest]):
     readable_end: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Take(Received[QueueFetchRequest]):
     """A fetch gets its turn: hand the member records of [first, end), which the leader has read.
 
@@ -65,7 +70,7 @@ class Take(Received[QueueFetchRequest]):
     gaps: Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class Reset(Received[QueueResetRequest]):
     """A request to continue at another offset. ``log_start``, ``readable_end``: between which it may be."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from raylog.core.decision import Refuse, RequestId
 from raylog.core.lane import Trouble
@@ -17,6 +18,11 @@ from raylog.protocol.scheduling import (
     MoveScheduledReply,
     MoveScheduledRequest,
 )
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass as value
+else:
+    from raylog.core.values import dataclass as value
 
 
 class Outcome(StrEnum):
@@ -123,7 +129,7 @@ class NotDelivered:
     trouble: Trouble
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value(frozen=True, slots=True, kw_only=True)
 class MoveReceived(Received[MoveScheduledRequest]):
     """Request to change the due time of a record, with what the log has of that record."""
 

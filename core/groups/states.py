@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import Final
 
+AWAY_EPOCH: Final = -2
+"""Epoch of a static member that is away: its place stays until its session ends."""
+
 
 class GroupState(Enum):
     """State of one group; the values are Kafka's spelling and go over the wire."""

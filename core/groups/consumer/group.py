@@ -25,13 +25,11 @@ from raylog.core.groups.consumer.records import (
     TopicFacts,
     places_in,
 )
-from raylog.core.groups.states import ConsumerGroupState
+from raylog.core.groups.states import AWAY_EPOCH, ConsumerGroupState
 from raylog.protocol.rows import Tombstone
 
 LEAVE_EPOCH = -1
 """Epoch in the last heartbeat of a member that leaves."""
-AWAY_EPOCH = -2
-"""Epoch of a static member that is away: its place stays until its session ends."""
 
 
 @dataclass(slots=True)

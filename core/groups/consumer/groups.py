@@ -26,7 +26,7 @@ from raylog.core.coordinators.sizes import wire_bytes
 from raylog.core.decision import RequestId
 from raylog.core.groups.consumer import heartbeats
 from raylog.core.groups.consumer.assignors import ASSIGNORS
-from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
+from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.records import (
     ConsumerRow,
     EpochsChanged,
@@ -38,6 +38,7 @@ from raylog.core.groups.consumer.records import (
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import LookUpTopics, TopicsSeen
 from raylog.core.groups.settings import GroupSettings
+from raylog.core.groups.states import AWAY_EPOCH
 from raylog.core.received import Received
 from raylog.protocol.groups import ConsumerGroupHeartbeatRequest, LeavingMember
 from raylog.protocol.rows import Tombstone

@@ -20,7 +20,7 @@ from raylog.base.errors import (
 )
 from raylog.core.coordinators.sizes import row_bytes
 from raylog.core.groups.consumer.assignors import ASSIGNORS
-from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup, Session
+from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup, Session
 from raylog.core.groups.consumer.records import (
     Current,
     CurrentChanged,
@@ -36,6 +36,7 @@ from raylog.core.groups.consumer.records import (
     target_row,
 )
 from raylog.core.groups.decision import GroupDecision
+from raylog.core.groups.states import AWAY_EPOCH
 from raylog.core.received import Received
 from raylog.protocol.groups import (
     ConsumerGroupHeartbeatRequest,

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from raylog.base.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
 from raylog.base.invariants import InvariantBroken
 from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.group import AWAY_EPOCH, LEAVE_EPOCH, ConsumerGroup
+from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup
 from raylog.core.groups.consumer.groups import ConsumerGroups
 from raylog.core.groups.consumer.records import (
     CurrentChanged,
@@ -34,6 +34,7 @@ from raylog.core.groups.consumer.records import (
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import TopicsSeen
 from raylog.core.groups.records import GROUP_ROWS
+from raylog.core.groups.states import AWAY_EPOCH
 from raylog.core.received import Received
 from raylog.protocol.groups import ConsumerGroupHeartbeatRequest
 from raylog.protocol.rows import Tombstone

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 from raylog.actors.actor_specs import ReplicaSpec
 from raylog.actors.naming import FENCED_TOPICS, INTERNAL_PREFIX
-from raylog.core.config import (
+from raylog.core.configuration.config import (
     AS_PRODUCED,
     LOG_APPEND_TIME,
-    LONG_MAX,
     UNCOMPRESSED,
     ClusterConfig,
     TopicConfig,
     doze_after_ms,
     sleep_after_ms,
 )
+from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.replication.replica import ReplicationSettings
 from raylog.core.vouching import Pace
 from raylog.storage.batch.compression import COMPRESSIONS

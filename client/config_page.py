@@ -19,8 +19,8 @@ from raylog.client.config import (
     kafka_name,
     keys_of,
 )
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, ConfigKey
-from raylog.core.configuration.config_key import Change
+from raylog.core.configuration.config_key import Change, ConfigKey
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 
 FIRST: Final = "0.1"
 SINCE: Final = dict.fromkeys(
@@ -99,7 +99,7 @@ def to_markdown() -> str:
     lines = [
         "# Configuration",
         "",
-        "Generated from the keys of `core/config.py` and `client/config.py` by "
+        "Generated from the keys of `core/configuration/config_keys.py` and `client/config.py` by "
         "`python -m raylog.client.config_page > docs/configuration.md`; do not edit.",
         "Names are Kafka's; where a default differs from Kafka's, the text says so.",
         "",

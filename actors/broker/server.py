@@ -42,7 +42,7 @@ from raylog.base.errors import (
 )
 from raylog.base.features import SUPPORTED
 from raylog.base.ids import NO_INCARNATION, NO_LEADER, BrokerId
-from raylog.core.config import ClusterConfig, TopicConfig
+from raylog.core.configuration.config import ClusterConfig, TopicConfig
 from raylog.core.controller.coordinators import topic_behind
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import record_from_wire

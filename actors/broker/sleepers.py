@@ -18,7 +18,7 @@ from raylog.actors.request_table import RequestTable
 from raylog.actors.timer import TickTimer
 from raylog.base.errors import RaylogError
 from raylog.base.ids import BrokerId, LeaderEpoch, Offset, TopicPartition
-from raylog.core.config import ClusterConfig
+from raylog.core.configuration.config import ClusterConfig
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.sleeping import events as ev
 from raylog.core.sleeping.machine import SleepersMachine

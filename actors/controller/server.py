@@ -26,7 +26,7 @@ from raylog.actors.permissions import permissions
 from raylog.actors.settings import controller_settings
 from raylog.actors.transport import listen, secrets_for_clients
 from raylog.base.errors import InconsistentClusterId, NotController
-from raylog.core.config import CLUSTER_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.controller import events as ctl
 from raylog.core.controller.cluster_config import config_at_start
 from raylog.core.controller.controller import ControllerMachine

@@ -18,7 +18,7 @@ from raylog.actors.coordinators.stored_rows import EncodedRow, encode_rows, enco
 from raylog.actors.transport import dial
 from raylog.base.errors import RaylogError, RequestTimedOut
 from raylog.base.ids import EARLIEST
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
 from raylog.rpc import Connection, Reply, Secret

@@ -18,7 +18,7 @@ from raylog.actors.roles.host import RoleHost
 from raylog.actors.roles.role import Role
 from raylog.base.errors import NotLeaderOrFollower, RaylogError
 from raylog.base.ids import LATEST
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.rpc import Request
 
 logger = logging.getLogger(__name__)

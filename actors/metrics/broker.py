@@ -14,7 +14,7 @@ from raylog.actors.clock import wall_ms
 from raylog.actors.metrics.collector import CachedResult, MetricsClient, ReplicaCollector
 from raylog.actors.metrics.process import damaged_count, disk_figures, usage_of
 from raylog.base.ids import TopicPartition
-from raylog.core.config import ClusterConfig
+from raylog.core.configuration.config import ClusterConfig
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metadata.records import MetadataRecord
 from raylog.core.metrics.changes import PartitionChanges

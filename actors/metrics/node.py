@@ -24,7 +24,7 @@ from raylog.actors.metrics.coordinators import GroupFigures, transaction_metrics
 from raylog.actors.metrics.http import HttpServer, Page, json_page, text_page
 from raylog.actors.metrics.overview import Overview
 from raylog.base.errors import RaylogError
-from raylog.core.config import ClusterConfig
+from raylog.core.configuration.config import ClusterConfig
 from raylog.core.metrics.exposition import CONTENT_TYPE, Family, families_from_wire, render
 from raylog.core.metrics.families import active_controller
 

@@ -47,7 +47,7 @@ from raylog.actors.timer import TickTimer
 from raylog.actors.transport import listen
 from raylog.base.errors import NotLeaderOrFollower, RaylogError, UnknownTopicId, UnknownTopicOrPartition
 from raylog.base.ids import NO_INCARNATION, Incarnation, TopicPartition
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.core.partition import PartitionState, SleepPoint
 from raylog.core.queues.origins import OF as RETRY_OF
 from raylog.core.replication import events as ev

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from raylog.actors.roles.host import RoleHost
 from raylog.actors.scheduling.decoded_batches import Body, envelope_of
 from raylog.base.errors import RaylogError, UnknownTopicOrPartition
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.core.scheduling.envelope import BY_KEY, Envelope, name_among
 from raylog.core.scheduling.events import Target
 from raylog.core.scheduling.keys import offset_of

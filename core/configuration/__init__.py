@@ -1,1 +1,1 @@
-"""Configuration keys: what there is, where a value comes from, and the page of them. Pure."""
+"""Configuration keys: what there is, where a value comes from, and settings as values. Pure."""

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.base.errors import InvalidConfig
-from raylog.core.config import CLUSTER_KEYS, unknown_key, validate_cluster_config
+from raylog.core.configuration.config import unknown_key, validate_cluster_config
 from raylog.core.configuration.config_key import Change
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 
 NEXT_START: Final = frozenset(name for name, key in CLUSTER_KEYS.items() if key.change is Change.NEXT_START)
 """Keys whose alterations take effect at the next start of the cluster."""

@@ -1,6 +1,6 @@
 """Every configuration key of topics and of the cluster: name, type, default, legal values, meaning.
 
-Kafka's names and, unless stated otherwise, Kafka's defaults. Values are read through ``core/config.py``.
+Kafka's names and, unless stated otherwise, Kafka's defaults. Values are read through ``core/configuration/config.py``.
 """
 
 from __future__ import annotations

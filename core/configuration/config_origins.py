@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from raylog.core.config import CLUSTER_KEYS, DOZE_KEY, SLEEP_KEY, TOPIC_KEYS, majority
 from raylog.core.configuration.altering import ClusterValues, value_of
+from raylog.core.configuration.config import DOZE_KEY, SLEEP_KEY, majority
 from raylog.core.configuration.config_key import Change
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 
 DEFAULT: Final = "default"
 CLUSTER: Final = "cluster"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from raylog.core.config import sleep_after_ms
 from raylog.core.configuration.altering import ClusterValues
+from raylog.core.configuration.config import sleep_after_ms
 from raylog.core.configuration.config_origins import describe_cluster
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import SendClusterConfig

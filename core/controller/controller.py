@@ -15,7 +15,7 @@ from raylog.base.errors import InvalidRequest, RaylogError, UnsupportedVersion
 from raylog.base.features import FIRST_LEVEL, SUPPORTED, misfit
 from raylog.base.ids import NO_LEADER, BrokerId, ControllerEpoch
 from raylog.base.invariants import require
-from raylog.core.config import validate_cluster_config
+from raylog.core.configuration.config import validate_cluster_config
 from raylog.core.controller import cluster_config as cluster_configs
 from raylog.core.controller.cluster_config import ClusterSettings
 from raylog.core.controller.coordinators import Coordinators

@@ -15,7 +15,7 @@ from raylog.base.errors import (
     did_you_mean,
 )
 from raylog.base.ids import ProducerId
-from raylog.core.config import sleep_after_ms
+from raylog.core.configuration.config import sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import (
     EndCoordinator,

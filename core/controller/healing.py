@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
-from raylog.core.config import CLUSTER_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.moves import Moves
 from raylog.core.partition import PartitionState

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.base.errors import InvalidRequest, LeaderNotAvailable, did_you_mean
-from raylog.core.config import ClusterConfig
+from raylog.core.configuration.config import ClusterConfig
 from raylog.core.configuration.config_key import LONG_MAX
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.topics import Topics

@@ -20,7 +20,7 @@ from dataclasses import replace
 from enum import Enum
 
 from raylog.base.ids import NO_LEADER, BrokerId, LeaderEpoch, PartitionEpoch
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.core.partition import PartitionState
 
 

@@ -21,7 +21,8 @@ from raylog.base.errors import (
     did_you_mean,
 )
 from raylog.base.ids import NO_LEADER, BrokerId, Incarnation, LeaderEpoch, PartitionEpoch, TopicPartition
-from raylog.core.config import CLUSTER_KEYS, TopicConfig
+from raylog.core.configuration.config import TopicConfig
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.controller.cluster_config import altered
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import SendPartitionState

@@ -16,7 +16,7 @@ from raylog.base.errors import (
     did_you_mean,
 )
 from raylog.base.ids import BrokerId
-from raylog.core.config import TopicConfig, sleep_after_ms, validate_topic_config
+from raylog.core.configuration.config import TopicConfig, sleep_after_ms, validate_topic_config
 from raylog.core.configuration.config_origins import describe_cluster, describe_topic
 from raylog.core.configuration.time_keys import check_expiry
 from raylog.core.controller.decision import ControllerDecision, ControllerSettings

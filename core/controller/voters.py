@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 from raylog.base.ids import BrokerId
-from raylog.core.config import CLUSTER_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.events import WantVoters
 from raylog.core.controller.sessions import BrokerMember

@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 
 from raylog.base.errors import TooManyAwake, UnknownTopicOrPartition, did_you_mean
 from raylog.base.ids import BrokerId, TopicPartition
-from raylog.core.config import TopicConfig, sleep_after_ms
+from raylog.core.configuration.config import TopicConfig, sleep_after_ms
 from raylog.core.controller.decision import ControllerDecision
 from raylog.core.controller.liveness import Liveness
 from raylog.core.controller.rest import StopRest

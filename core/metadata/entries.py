@@ -20,8 +20,8 @@ from raylog.base.ids import (
     ProducerId,
     TopicPartition,
 )
-from raylog.core.config import ClusterConfig, doze_after_ms
 from raylog.core.configuration.altering import ClusterValues
+from raylog.core.configuration.config import ClusterConfig, doze_after_ms
 from raylog.core.metadata.capacity import UNKNOWN, Bound, Capacity
 from raylog.core.partition import PartitionState
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from raylog.base.errors import from_code
 from raylog.base.ids import NO_LEADER, BrokerId, TopicPartition
-from raylog.core.config import majority
+from raylog.core.configuration.config import majority
 from raylog.core.metadata.image import MetadataImage, TopicImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.cleaning import CleanerFigures, cleaner_families

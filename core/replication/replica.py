@@ -20,7 +20,7 @@ from raylog.base.errors import (
 )
 from raylog.base.ids import NO_EPOCH, NO_LEADER, BrokerId, Incarnation, LeaderEpoch, Offset, TopicPartition
 from raylog.base.invariants import InvariantBroken, require
-from raylog.core.config import majority
+from raylog.core.configuration.config import majority
 from raylog.core.dozing.rest import Quiet
 from raylog.core.outbox import Outbox
 from raylog.core.partition import PartitionState

@@ -24,7 +24,7 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import EARLIEST, LATEST, NO_EPOCH, NO_LEADER, BrokerId, Offset, TopicPartition
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.core.decision import RequestId
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.outbox import Outbox

@@ -17,7 +17,7 @@ from raylog.base.errors import NoClusterFound, StartFailed
 from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.client.cluster.ray_session import own_ray_options, require_ray_address, running_ray_address
 from raylog.client.progress import Progress, Say
-from raylog.core.config import ClusterConfig, validate_cluster_config
+from raylog.core.configuration.config import ClusterConfig, validate_cluster_config
 from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker

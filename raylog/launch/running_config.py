@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from raylog.core.config import CLUSTER_KEYS, validate_cluster_config
+from raylog.core.configuration.config import validate_cluster_config
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 
 
 def ignored_settings(wanted: Mapping[str, object], running: Mapping[str, str]) -> dict[str, str]:

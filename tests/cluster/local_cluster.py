@@ -21,7 +21,7 @@ from raylog.actors.naming import replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
 from raylog.base.errors import ConnectionFailed
-from raylog.core.config import ClusterConfig
+from raylog.core.configuration.config import ClusterConfig
 from raylog.launch.voters import voters_among
 from raylog.rpc import Secret
 from raylog.storage.directory import META, partition_folder

@@ -73,7 +73,7 @@ def start(
         _start_broker(root, broker, timeout_s, address, as_json)
         return
     from raylog.actors.logs import log_format
-    from raylog.core.config import validate_cluster_config
+    from raylog.core.configuration.config import validate_cluster_config
 
     validate_cluster_config(settings)
     log_format()

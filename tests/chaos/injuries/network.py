@@ -22,7 +22,7 @@ import msgspec
 
 from raylog.actors.naming import broker_folder
 from raylog.base.errors import ConnectionFailed
-from raylog.core.config import validate_cluster_config
+from raylog.core.configuration.config import validate_cluster_config
 from tests.chaos.arena import Injected, NoTarget, Setup, incomplete
 from tests.chaos.host import MESSAGE_BYTES, HostSpec, read_place
 from tests.chaos.injuries import namespace

@@ -16,7 +16,7 @@ from raylog.actors.replica.dozing import Doze
 from raylog.actors.replica.opening import BOOT_NOTE
 from raylog.actors.replica.server import ReplicaServer
 from raylog.base.errors import InvalidRecord, InvalidTimestamp, NotEnoughReplicas, RaylogError, RecordTooLarge
-from raylog.core.config import TOPIC_KEYS
+from raylog.core.configuration.config_keys import TOPIC_KEYS
 from raylog.core.configuration.queue_keys import QUEUE_KEYS
 from raylog.core.configuration.time_keys import TIME_KEYS
 from raylog.storage.batch.compression import GZIP, NONE

@@ -15,7 +15,7 @@ from raylog.client.producer.sizes import (
     lone_batch_bytes,
     most_counted_bytes,
 )
-from raylog.core.config import TopicConfig
+from raylog.core.configuration.config import TopicConfig
 from raylog.storage.batch.records import BatchMeta, encode_stamped
 from raylog.storage.log.config import LogConfig
 from raylog.storage.log.validation import check_produced, inspect

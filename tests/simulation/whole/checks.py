@@ -12,7 +12,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.config import SLEEP_KEY
+from raylog.core.configuration.config import SLEEP_KEY
 from raylog.core.metadata.entries import AWAKE_KEY
 from tests.simulation.whole.books import At
 from tests.simulation.whole.clients import API_S, AUTOMATIC, BY_HAND, DELIVERY_S, LAST_API_S, Client, ProducingClient

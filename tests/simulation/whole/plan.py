@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from raylog.core.config import SLEEP_KEY
+from raylog.core.configuration.config import SLEEP_KEY
 from raylog.core.metadata.entries import AWAKE_KEY
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from raylog.actors.controller.runner import ControllerRunner
-from raylog.core.config import SLEEP_KEY
+from raylog.core.configuration.config import SLEEP_KEY
 from raylog.protocol.controller import REGISTER_REPLICA
 from raylog.rpc import Request
 from tests.simulation.whole.features import plan_of

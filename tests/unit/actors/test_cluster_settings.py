@@ -31,8 +31,8 @@ from raylog.actors.settings import (
     transaction_settings,
 )
 from raylog.actors.transactions.runner import TransactionRunner
-from raylog.core.config import CLUSTER_KEYS
 from raylog.core.configuration.config_key import Change
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.transactions.coordinator import TransactionMachine

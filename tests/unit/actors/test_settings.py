@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from raylog.actors.settings import log_settings, replication_settings, topic_settings
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS, TopicConfig
+from raylog.core.configuration.config import TopicConfig
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.configuration.config_origins import CLUSTER, DEFAULT, INHERITED, TOPIC, describe_topic
 from raylog.storage.batch.compression import COMPRESSIONS
 from raylog.storage.batch.rewriting import Rewriting

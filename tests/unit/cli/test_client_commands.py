@@ -23,7 +23,7 @@ from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer
 from raylog.client.producer.producer import Producer
 from raylog.client.types import Record
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.protocol.admin import CREATE_PARTITIONS, WAKE_PARTITIONS, WakePartitionsReply, WakePartitionsRequest
 from raylog.protocol.broker import MetadataTopic
 from raylog.rpc import Request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import raylog
 from raylog.client.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, QueueConsumerConfig, keys_of
 from raylog.client.config_page import SINCE, to_markdown
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from tests.unit.style.sources import ROOT
 
 PAGE = ROOT / "docs" / "configuration.md"

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from raylog.core.config import SLEEP_KEY
+from raylog.core.configuration.config import SLEEP_KEY
 from raylog.core.metadata.entries import AWAKE_KEY
 from tests.simulation.whole.parts.part import Part
 

@@ -16,7 +16,7 @@ from raylog.base.errors import RaylogError
 from raylog.base.ids import TopicPartition
 from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.producer import AsyncProducer
-from raylog.core.config import SLEEP_KEY
+from raylog.core.configuration.config import SLEEP_KEY
 from tests.simulation.whole.clients import API_S, DELIVERY_S, LAST_API_S, Client
 from tests.simulation.whole.guests import Guest
 from tests.simulation.whole.holdings import Sizes, holdings, rising

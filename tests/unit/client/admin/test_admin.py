@@ -15,7 +15,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.admin.admin import Admin, AsyncAdmin
 from raylog.client.admin.groups import keys_of_each_coordinator
 from raylog.client.producer.producer import Producer
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.coordinators.hashing import coordinator_partition
 from raylog.protocol.groups import DELETE_GROUP, DescribedMember, DescribeGroupReply, ListedGroup, OffsetFetchResult
 from raylog.protocol.message import Empty

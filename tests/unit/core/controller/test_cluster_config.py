@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from raylog.base.errors import InvalidConfig, InvalidPartitions, RaylogError
-from raylog.core.config import CLUSTER_KEYS
 from raylog.core.configuration.altering import value_of
 from raylog.core.configuration.config_key import Change
+from raylog.core.configuration.config_keys import CLUSTER_KEYS
 from raylog.core.controller.controller import ControllerMachine
 from raylog.core.controller.events import (
     SendClusterConfig,

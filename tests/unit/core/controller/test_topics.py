@@ -15,7 +15,7 @@ from raylog.base.errors import (
     UnknownTopicOrPartition,
 )
 from raylog.base.ids import TopicPartition
-from raylog.core.config import CLUSTER_KEYS, TOPIC_KEYS
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 from raylog.core.controller.events import (
     StopReplica,
 )

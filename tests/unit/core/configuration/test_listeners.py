@@ -3,7 +3,7 @@
 import pytest
 
 from raylog.base.errors import InvalidConfig
-from raylog.core.config import ClusterConfig, validate_cluster_config
+from raylog.core.configuration.config import ClusterConfig, validate_cluster_config
 from raylog.core.configuration.listeners import Binding, native_binding
 
 NODE = "10.0.0.7"

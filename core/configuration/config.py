@@ -1,7 +1,7 @@
 """The configuration of topics and of the cluster: validation, and settings as values.
 
-Used by the controller to validate requests, by shells to read typed values, and by ``python -m raylog.core.config``,
-which prints docs/configuration.md. The keys are in ``core/configuration/config_keys.py``.
+Used by the controller to validate requests and by shells to read typed values. The keys are in
+``core/configuration/config_keys.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from raylog.base.errors import InvalidConfig, did_you_mean
-from raylog.core.configuration.config_key import INT_MAX, LONG_MAX, ConfigKey
+from raylog.core.configuration.config_key import ConfigKey
 from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 
 SLEEP_KEY: Final = "replica.sleep.after.ms"
@@ -253,22 +253,3 @@ class ClusterConfig:
             value: object = text == "true" if key.kind == "bool" else text if is_text else int(text)
             values[name.replace(".", "_")] = value
         return cls(**values)
-
-
-__all__ = [
-    "AS_PRODUCED",
-    "CLUSTER_KEYS",
-    "INT_MAX",
-    "LOG_APPEND_TIME",
-    "LONG_MAX",
-    "TOPIC_KEYS",
-    "UNCOMPRESSED",
-    "ClusterConfig",
-    "ConfigKey",
-    "TopicConfig",
-    "doze_after_ms",
-    "majority",
-    "sleep_after_ms",
-    "validate_cluster_config",
-    "validate_topic_config",
-]

@@ -5,16 +5,15 @@ from dataclasses import fields
 import pytest
 
 from raylog.base.errors import InvalidConfig
-from raylog.core.config import (
-    CLUSTER_KEYS,
-    TOPIC_KEYS,
+from raylog.core.configuration.config import (
     ClusterConfig,
-    ConfigKey,
     TopicConfig,
     majority,
     validate_cluster_config,
     validate_topic_config,
 )
+from raylog.core.configuration.config_key import ConfigKey
+from raylog.core.configuration.config_keys import CLUSTER_KEYS, TOPIC_KEYS
 
 
 def test_every_default_is_legal_and_in_its_written_form() -> None:

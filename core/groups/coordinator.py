@@ -30,11 +30,10 @@ from raylog.base.invariants import require
 from raylog.core.coordinators.idleness import Idleness
 from raylog.core.coordinators.share import CoordinatorKeys
 from raylog.core.decision import Story
-from raylog.core.groups import offsets, pending, rebalance, resets, views
-from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.groups import ConsumerGroups, description
-from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, MemberChanged, TargetChanged
+from raylog.core.groups import heartbeats, offsets, pending, rebalance, resets, views
+from raylog.core.groups.consumer_group import ConsumerGroup
+from raylog.core.groups.consumer_groups import ConsumerGroups, description
+from raylog.core.groups.consumer_records import CurrentChanged, EpochsChanged, MemberChanged, TargetChanged
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.events import (
     Effect,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Final, NamedTuple
 
-from raylog.core.groups.consumer.records import CONSUMER_ROWS
+from raylog.core.groups.consumer_records import CONSUMER_ROWS
 from raylog.core.groups.states import GroupState
 from raylog.protocol.groups import JoinGroupProtocol, OffsetCommitPartition
 from raylog.protocol.message import Message

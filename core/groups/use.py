@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from raylog.base.errors import NonEmptyGroup
-from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.records import MemberChanged
+from raylog.core.groups.consumer_group import ConsumerGroup
+from raylog.core.groups.consumer_records import MemberChanged
 from raylog.core.groups.group import Group, Member
 from raylog.core.groups.states import GroupState
 from raylog.core.groups.subscriptions import CONSUMERS, subscribed_topics

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from typing import Literal
 
 from raylog.base.errors import InconsistentGroupProtocol
-from raylog.core.groups.consumer.group import ConsumerGroup
+from raylog.core.groups.consumer_group import ConsumerGroup
 from raylog.core.groups.group import Group
 from raylog.core.groups.records import GroupChanged
 from raylog.core.groups.states import GroupState, GroupType

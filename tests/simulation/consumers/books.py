@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from raylog.actors.coordinators.runner import proof_row
-from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.records import CurrentChanged, EpochsChanged, Place, places_in
+from raylog.core.groups.consumer_group import ConsumerGroup
+from raylog.core.groups.consumer_records import CurrentChanged, EpochsChanged, Place, places_in
 from raylog.core.groups.records import GROUP_ROWS, GroupChanged, OffsetCommitted
 from raylog.protocol.rows import Tombstone
 from tests.simulation.world import Violation

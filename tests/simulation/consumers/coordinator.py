@@ -11,7 +11,7 @@ from raylog.base.errors import CoordinatorLoadInProgress, RaylogError
 from raylog.base.invariants import InvariantBroken
 from raylog.core.coordinators.share import EVERY_KEY
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.consumer.records import MemberChanged
+from raylog.core.groups.consumer_records import MemberChanged
 from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.events import Event
 from raylog.core.groups.settings import GroupSettings

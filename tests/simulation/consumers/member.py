@@ -16,7 +16,7 @@ from raylog.base.errors import (
 from raylog.base.ids import TopicPartition
 from raylog.client.group.consumer_membership import ConsumerMembership
 from raylog.client.group.membership import GroupRequest as Kind
-from raylog.core.groups.consumer.records import Place
+from raylog.core.groups.consumer_records import Place
 from raylog.protocol import groups
 from raylog.protocol.message import Message
 from raylog.protocol.method import Method

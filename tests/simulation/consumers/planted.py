@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.groups import ConsumerGroups
+from raylog.core.groups import heartbeats
+from raylog.core.groups.consumer_group import ConsumerGroup
+from raylog.core.groups.consumer_groups import ConsumerGroups
 from tests.simulation.planted.bugs import Edit, Planted, nothing
 
 CONSUMER_GROUPS = "consumer-groups"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from raylog.base.ids import TopicPartition
-from raylog.core.groups.consumer.records import Place
+from raylog.core.groups.consumer_records import Place
 from tests.simulation.consumers.books import Books, Row
 from tests.simulation.consumers.coordinator import Coordinator
 from tests.simulation.consumers.faults import LATE_MS, ConsumerFaults

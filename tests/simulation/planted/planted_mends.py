@@ -11,7 +11,7 @@ from typing import Any, Final
 from raylog.actors.coordinators.runner import CoordinatorRunner
 from raylog.actors.replica.effects import ReplicaEffects
 from raylog.core.groups import use
-from raylog.core.groups.consumer.groups import ConsumerGroups
+from raylog.core.groups.consumer_groups import ConsumerGroups
 from raylog.core.groups.pending import PendingStore
 from raylog.outbox.lane import OutboxLane
 from raylog.outbox.store import OutboxStore

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raylog.core.groups.consumer.records import EpochsChanged
+from raylog.core.groups.consumer_records import EpochsChanged
 from raylog.core.groups.coordinator import GroupCoordinatorMachine
 from raylog.core.groups.decision import GroupDecision
 from raylog.core.groups.records import GroupChanged

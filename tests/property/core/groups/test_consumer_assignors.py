@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from raylog.core.groups.consumer.assignors import ASSIGNORS, Reader, Targets, assign_uniform
-from raylog.core.groups.consumer.records import Place, TopicFacts
+from raylog.core.groups.assignors import ASSIGNORS, Reader, Targets, assign_uniform
+from raylog.core.groups.consumer_records import Place, TopicFacts
 
 TOPICS = ("a", "b", "c")
 counts = st.dictionaries(st.sampled_from(TOPICS), st.integers(0, 9).map(lambda n: n), max_size=3)

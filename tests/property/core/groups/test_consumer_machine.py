@@ -21,10 +21,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from raylog.base.errors import FencedInstanceId, FencedMemberEpoch, UnknownMemberId
 from raylog.base.invariants import InvariantBroken
-from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup
-from raylog.core.groups.consumer.groups import ConsumerGroups
-from raylog.core.groups.consumer.records import (
+from raylog.core.groups import heartbeats
+from raylog.core.groups.consumer_group import LEAVE_EPOCH, ConsumerGroup
+from raylog.core.groups.consumer_groups import ConsumerGroups
+from raylog.core.groups.consumer_records import (
     CurrentChanged,
     EpochsChanged,
     MemberChanged,

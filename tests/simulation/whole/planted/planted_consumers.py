@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raylog.client.group.consumer_membership import ConsumerMembership
-from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.group import ConsumerGroup
-from raylog.core.groups.consumer.groups import ConsumerGroups
+from raylog.core.groups import heartbeats
+from raylog.core.groups.consumer_group import ConsumerGroup
+from raylog.core.groups.consumer_groups import ConsumerGroups
 from tests.simulation.planted.bugs import Edit
 from tests.simulation.whole.plan import EVERYTHING
 from tests.simulation.whole.planted.bugs import Bug

@@ -25,7 +25,7 @@ from raylog.client.producer.delivery import Delivery
 from raylog.client.queues.source import QueueSource
 from raylog.client.reading.decode import OpenPiece, corrupt
 from raylog.core.coordinators.share import CoordinatorKeys
-from raylog.core.groups.consumer.groups import ConsumerGroups
+from raylog.core.groups.consumer_groups import ConsumerGroups
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.replication.disk import DiskHealth
 from raylog.core.replication.replica import ReplicaMachine

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from raylog.base.invariants import require
 from raylog.core.decision import RequestId
-from raylog.core.groups.consumer.assignors import DEFAULT_ASSIGNOR, Reader
-from raylog.core.groups.consumer.records import (
+from raylog.core.groups.assignors import DEFAULT_ASSIGNOR, Reader
+from raylog.core.groups.consumer_records import (
     ConsumerRow,
     Current,
     CurrentChanged,

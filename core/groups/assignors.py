@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from raylog.core.groups.consumer.records import Place, TopicFacts
+from raylog.core.groups.consumer_records import Place, TopicFacts
 
 
 class Reader(NamedTuple):

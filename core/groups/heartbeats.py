@@ -2,7 +2,7 @@
 
 Each function takes the group and the step's decision. While there is no news for its member a heartbeat is parked, at
 most until its wait is over: so an assignment reaches a member at once, whatever its heartbeat interval. Called by
-``groups.py``.
+``consumer_groups.py``.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from raylog.base.errors import (
     UnreleasedInstanceId,
 )
 from raylog.core.coordinators.sizes import row_bytes
-from raylog.core.groups.consumer.assignors import ASSIGNORS
-from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup, Session
-from raylog.core.groups.consumer.records import (
+from raylog.core.groups.assignors import ASSIGNORS
+from raylog.core.groups.consumer_group import LEAVE_EPOCH, ConsumerGroup, Session
+from raylog.core.groups.consumer_records import (
     Current,
     CurrentChanged,
     EpochsChanged,

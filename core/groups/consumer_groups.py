@@ -24,10 +24,10 @@ from raylog.base.errors import (
 from raylog.base.invariants import require
 from raylog.core.coordinators.sizes import wire_bytes
 from raylog.core.decision import RequestId
-from raylog.core.groups.consumer import heartbeats
-from raylog.core.groups.consumer.assignors import ASSIGNORS
-from raylog.core.groups.consumer.group import LEAVE_EPOCH, ConsumerGroup
-from raylog.core.groups.consumer.records import (
+from raylog.core.groups import heartbeats
+from raylog.core.groups.assignors import ASSIGNORS
+from raylog.core.groups.consumer_group import LEAVE_EPOCH, ConsumerGroup
+from raylog.core.groups.consumer_records import (
     ConsumerRow,
     EpochsChanged,
     MemberState,

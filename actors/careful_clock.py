@@ -45,7 +45,9 @@ class CarefulClock:
 
     def deleting_ms(self) -> int:
         """Return the time of day to delete by, in milliseconds since 1970."""
-        found = self._guard.look(since_boot_ms=self._since_boot_ns() // 1_000_000, wall_ms=self._wall_ns() // 1_000_000)
+        found = self._guard.judge(
+            since_boot_ms=self._since_boot_ns() // 1_000_000, wall_ms=self._wall_ns() // 1_000_000
+        )
         if found.report:
             logger.error(
                 "%s: the wall clock jumped by %+.0f s. Nothing is deleted that is not due by the clock before the jump "

@@ -49,7 +49,7 @@ class TokenClock:
         return self._now_ms / 1000
 
     def _look(self) -> None:
-        found = self._guard.look(since_boot_ms=self._since_boot(), wall_ms=self._wall())
+        found = self._guard.judge(since_boot_ms=self._since_boot(), wall_ms=self._wall())
         if found.report:
             logger.error(
                 "The wall clock jumped by %+.0f s. Tokens end by the clock before the jump. Set the clock right; if it "

@@ -44,13 +44,13 @@ class ClockGuard:
     than the time since boot.
     """
 
-    __slots__ = ("_looked_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms", "ahead_ms")
+    __slots__ = ("_judged_ms", "_reported_ms", "_suspect_ahead", "_suspect_since_ms", "ahead_ms")
 
     def __init__(self, *, since_boot_ms: int, wall_ms: int) -> None:
         """Trust the wall clock at the start: there is no earlier reading to compare it with."""
         self.ahead_ms = wall_ms - since_boot_ms
         """Time of day minus time since boot, at the last reading of the wall clock that was trusted."""
-        self._looked_ms = since_boot_ms
+        self._judged_ms = since_boot_ms
         """When the wall clock last agreed with the time since boot."""
         self._suspect_ahead: int | None = None
         """Wall clock minus time since boot after the jump; None while the wall clock is trusted."""
@@ -58,10 +58,10 @@ class ClockGuard:
         """Time since boot of the first reading with ``_suspect_ahead``."""
         self._reported_ms = 0
 
-    def look(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:
+    def judge(self, *, since_boot_ms: int, wall_ms: int) -> ClockReading:
         """Return the time to delete by. The time since boot must not go back."""
         ahead = wall_ms - since_boot_ms
-        if self._agree(ahead, self.ahead_ms, since_boot_ms - self._looked_ms):
+        if self._agree(ahead, self.ahead_ms, since_boot_ms - self._judged_ms):
             return self._believe(ahead, since_boot_ms, wall_ms)
         first = self._suspect_ahead is None
         if self._suspect_ahead is None or not self._agree(
@@ -79,7 +79,7 @@ class ClockGuard:
         )
 
     def _believe(self, ahead: int, since_boot_ms: int, wall_ms: int) -> ClockReading:
-        self.ahead_ms, self._looked_ms, self._suspect_ahead = ahead, since_boot_ms, None
+        self.ahead_ms, self._judged_ms, self._suspect_ahead = ahead, since_boot_ms, None
         return ClockReading(deleting_ms=wall_ms, jump_ms=0, going_ms=wall_ms, report=False)
 
     @staticmethod

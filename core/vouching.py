@@ -95,7 +95,7 @@ class Voucher:
         """The incarnations of the last statement."""
         self._is_first = True
 
-    def look(self, now_ms: int, beats: Iterable[Beat], rested: Mapping[int, int] = NONE_RESTS) -> Statement:
+    def vouch(self, now_ms: int, beats: Iterable[Beat], rested: Mapping[int, int] = NONE_RESTS) -> Statement:
         """State which replicas beat; a replica that no longer does is noted once, with the time of its silence.
 
         ``rested``: for each incarnation whose process this broker had stopped, the time at which the stop ended;

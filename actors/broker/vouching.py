@@ -81,7 +81,7 @@ class Vouching:
         now_ms = self._now_ms()
         table.used(now_ms)
         beats = table.beats()
-        stated = voucher.look(now_ms, beats, self._resting.rested(now_ms))
+        stated = voucher.vouch(now_ms, beats, self._resting.rested(now_ms))
         marks = []
         for beat in beats:
             if beat.incarnation not in stated.vouched:

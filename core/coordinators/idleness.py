@@ -17,13 +17,13 @@ REFUSED_PAUSE_MS: Final = 10_000
 class Idleness:
     """How long a coordinator was not used, and whether its proposal is under way."""
 
-    __slots__ = ("_active_ms", "_hurries", "_is_closed", "_sleep_after_ms")
+    __slots__ = ("_active_ms", "_is_closed", "_is_requested", "_sleep_after_ms")
 
     def __init__(self, sleep_after_ms: int) -> None:
         """``sleep_after_ms``: how long no request has to come before it ends; -1 = it never ends by itself."""
         self._sleep_after_ms = sleep_after_ms
         self._active_ms = 0
-        self._hurries = False
+        self._is_requested = False
         self._is_closed = False
 
     def reconfigure(self, sleep_after_ms: int) -> None:
@@ -38,23 +38,23 @@ class Idleness:
     def used(self, now_ms: int) -> None:
         """Note a use: a coordinator that begins to serve counts as used."""
         self._active_ms = now_ms
-        self._hurries = False
+        self._is_requested = False
 
-    def hurry(self) -> None:
+    def request_sleep(self) -> None:
         """Wait no longer, because the cluster is about to stop; no effect if ``sleep_after_ms`` is -1."""
-        self._hurries = True
+        self._is_requested = True
 
     def is_due(self, now_ms: int) -> bool:
         """Return whether it was unused for long enough, and no proposal is under way."""
         if self._sleep_after_ms < 0 or self._is_closed:
             return False
-        return self._hurries or now_ms - self._active_ms >= self._sleep_after_ms
+        return self._is_requested or now_ms - self._active_ms >= self._sleep_after_ms
 
     def due_ms(self) -> int | None:
         """Return when it has been unused for long enough; None = never by itself, or a proposal is under way."""
         if self._sleep_after_ms < 0 or self._is_closed:
             return None
-        return self._active_ms + (0 if self._hurries else self._sleep_after_ms)
+        return self._active_ms + (0 if self._is_requested else self._sleep_after_ms)
 
     def propose(self) -> None:
         """Note that the proposal is under way."""
@@ -62,6 +62,6 @@ class Idleness:
 
     def refused(self, now_ms: int) -> None:
         """Serve again: the proposal was refused, and may be repeated after ``REFUSED_PAUSE_MS``."""
-        self._is_closed = self._hurries = False
+        self._is_closed = self._is_requested = False
         # Chosen so that `is_due` is true again after the pause.
         self._active_ms = now_ms + min(REFUSED_PAUSE_MS, self._sleep_after_ms) - self._sleep_after_ms

@@ -142,9 +142,9 @@ class ForwarderMachine:
         require(self.stage is Stage.LOADING, "a forwarder is loaded once")
         self.progress = self._saved = event.progress
         self._next_offset = event.progress.position
-        self._look(waits=False)
+        self._request_read(waits=False)
 
-    def _look(self, *, waits: bool) -> None:
+    def _request_read(self, *, waits: bool) -> None:
         """Read the source from the position on."""
         self.stage = Stage.READING
         progress = self.progress
@@ -205,7 +205,7 @@ class ForwarderMachine:
             if end is not None and self.progress.position >= end:
                 self._end()
             elif not self._rests():
-                self._look(waits=True)
+                self._request_read(waits=True)
 
     def _due(self, ready: list[ev.Piece], now_ms: int) -> list[ev.Piece]:
         """Return the pieces of one turn: the leading ones that may go now."""
@@ -267,7 +267,7 @@ class ForwarderMachine:
             self._decide(now_ms)
         elif self._next_offset > self.progress.position or not self.stop_requested:
             self._pass_by(self._next_offset if self.settings.end is None else self.progress.position)
-            self._look(waits=False)
+            self._request_read(waits=False)
         else:
             self._end()
 

@@ -161,8 +161,8 @@ class ConsumerGroups:
         owned = None if is_join else places_of(message.owned)
         if group.current(message.member_id).epoch == AWAY_EPOCH:
             owned = frozenset()  # when it left for a while, it confirmed that it holds nothing
-        if heartbeats.settle(group, message.member_id, owned, decision):
-            heartbeats.settle_parked(group, decision)
+        if heartbeats.step_to_target(group, message.member_id, owned, decision):
+            heartbeats.step_parked(group, decision)
         heartbeats.answer_or_park(group, event, decision)
 
     def _error(self, group: ConsumerGroup | None, event: Received[ConsumerGroupHeartbeatRequest]) -> RaylogError | None:
@@ -268,7 +268,7 @@ class ConsumerGroups:
             heartbeats.assign(group, self._facts(group), decision)
         else:
             heartbeats.bump(group, decision)
-            heartbeats.settle_parked(group, decision)
+            heartbeats.step_parked(group, decision)
 
     # ------------------------------------------------------------ other events
 

@@ -275,7 +275,7 @@ class GroupCoordinatorMachine:
                 self._tick(decision)
                 self._sleep_if_idle(decision)
             case SleepRequested():
-                self._idleness.hurry()
+                self._idleness.request_sleep()
             case SleepRefused():
                 self._idleness.refused(event.now_ms)
             case _:

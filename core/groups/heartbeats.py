@@ -209,7 +209,9 @@ def _replace_static(
     decision.write(current.row(group.name))
 
 
-def settle(group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision) -> bool:
+def step_to_target(
+    group: ConsumerGroup, member_id: str, owned: frozenset[Place] | None, decision: GroupDecision
+) -> bool:
     """Take a member's next step towards its target; return whether it released partitions."""
     current, session = group.current(member_id), group.sessions[member_id]
     following = next_current(
@@ -389,14 +391,14 @@ def assign(group: ConsumerGroup, known: Known, decision: GroupDecision) -> None:
     _write_epochs(group, decision, epoch=group.epoch, target_epoch=group.epoch, topics=topics, assignor=assignor)
     group.assign_due = False
     group.assign_at_ms = decision.now_ms + decision.settings.assignment_interval_ms
-    settle_parked(group, decision)
+    step_parked(group, decision)
 
 
-def settle_parked(group: ConsumerGroup, decision: GroupDecision) -> None:
+def step_parked(group: ConsumerGroup, decision: GroupDecision) -> None:
     """Take the next step of each member with a parked heartbeat, and answer those for which that is news."""
     for member_id, session in group.sessions.items():
         if session.parked is not None:
-            settle(group, member_id, None, decision)
+            step_to_target(group, member_id, None, decision)
             if has_news(group, member_id):
                 answer(group, member_id, decision)
 

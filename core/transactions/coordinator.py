@@ -253,7 +253,7 @@ class TransactionMachine:
             case Tick():
                 self._tick(decision)
             case SleepRequested():
-                self._idleness.hurry()
+                self._idleness.request_sleep()
             case SleepRefused():
                 self._idleness.refused(event.now_ms)
             case _:

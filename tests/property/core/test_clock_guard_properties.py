@@ -30,7 +30,7 @@ Clock = Callable[[int, int], int]
 
 def guarded(boot: int, wall: int) -> Clock:
     guard = ClockGuard(since_boot_ms=boot, wall_ms=wall)
-    return lambda now, time: guard.look(since_boot_ms=now, wall_ms=time).deleting_ms
+    return lambda now, time: guard.judge(since_boot_ms=now, wall_ms=time).deleting_ms
 
 
 def unguarded(_: int, __: int) -> Clock:

@@ -65,7 +65,7 @@ VOUCHING_BUGS = bugs(
         "a broker vouches for replicas that hang",
         10,
         Voucher,
-        "look",
+        "vouch",
         "silent_ms = now_ms - beat.beat_ms",
         "silent_ms = 0",
     ),

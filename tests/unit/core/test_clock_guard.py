@@ -21,7 +21,7 @@ class Clocks:
     def look(self, *, after: int = 5 * MINUTE, jump: int = 0) -> ClockReading:
         self.boot += after
         self.ahead += jump
-        return self.guard.look(since_boot_ms=self.boot, wall_ms=self.wall)
+        return self.guard.judge(since_boot_ms=self.boot, wall_ms=self.wall)
 
 
 def test_a_clock_that_runs_is_believed() -> None:

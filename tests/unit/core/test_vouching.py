@@ -23,43 +23,43 @@ def test_a_replica_speaks_before_its_session_ends(heartbeat_ms: int, timeout_ms:
 
 def test_the_first_statement_names_all_that_beat_and_the_next_nothing_new() -> None:
     voucher = Voucher(PACE)
-    first = voucher.look(10_000, [beat(1, 9_600), beat(2, 10_000)])
+    first = voucher.vouch(10_000, [beat(1, 9_600), beat(2, 10_000)])
     assert first == (frozenset({1, 2}), True, ())
-    assert voucher.look(10_500, [beat(1, 10_100), beat(2, 10_500)]) == (frozenset({1, 2}), False, ())
+    assert voucher.vouch(10_500, [beat(1, 10_100), beat(2, 10_500)]) == (frozenset({1, 2}), False, ())
 
 
 def test_a_broker_without_replicas_states_that_once() -> None:
     voucher = Voucher(PACE)
-    assert voucher.look(10_000, []).is_new
-    assert not voucher.look(10_500, []).is_new
+    assert voucher.vouch(10_000, []).is_new
+    assert not voucher.vouch(10_500, []).is_new
 
 
 def test_a_replica_that_falls_silent_is_noted_once_with_its_silence() -> None:
     voucher = Voucher(PACE)
-    voucher.look(10_000, [beat(1, 10_000)])
+    voucher.vouch(10_000, [beat(1, 10_000)])
     late = PACE.silent_after_ms
-    assert voucher.look(10_000 + late, [beat(1, 10_000)]).vouched == {1}
-    found = voucher.look(10_001 + late, [beat(1, 10_000)])
+    assert voucher.vouch(10_000 + late, [beat(1, 10_000)]).vouched == {1}
+    found = voucher.vouch(10_001 + late, [beat(1, 10_000)])
     assert found == (frozenset(), True, (Note(1, late + 1, 0),))
-    assert voucher.look(10_500 + late, [beat(1, 10_000)]) == (frozenset(), False, ())
-    assert voucher.look(11_000 + late, [beat(1, 11_000 + late)]) == (frozenset({1}), True, ())
+    assert voucher.vouch(10_500 + late, [beat(1, 10_000)]) == (frozenset(), False, ())
+    assert voucher.vouch(11_000 + late, [beat(1, 11_000 + late)]) == (frozenset({1}), True, ())
 
 
 def test_a_replica_that_gave_its_slot_up_is_vouched_for_no_more() -> None:
     voucher = Voucher(PACE)
-    voucher.look(10_000, [beat(1, 10_000), beat(2, 10_000)])
-    assert voucher.look(10_500, [beat(2, 10_500)]) == (frozenset({2}), True, ())
+    voucher.vouch(10_000, [beat(1, 10_000), beat(2, 10_000)])
+    assert voucher.vouch(10_500, [beat(2, 10_500)]) == (frozenset({2}), True, ())
 
 
 def test_a_disk_that_hangs_is_noted_while_it_does() -> None:
     voucher = Voucher(PACE)
-    assert voucher.look(10_000, [beat(1, 10_000, 700)]).notes == (Note(1, 0, 700),)
-    assert voucher.look(10_500, [beat(1, 10_500, 1_200)]) == (frozenset({1}), False, (Note(1, 0, 1_200),))
-    assert voucher.look(11_000, [beat(1, 11_000)]).notes == ()
+    assert voucher.vouch(10_000, [beat(1, 10_000, 700)]).notes == (Note(1, 0, 700),)
+    assert voucher.vouch(10_500, [beat(1, 10_500, 1_200)]) == (frozenset({1}), False, (Note(1, 0, 1_200),))
+    assert voucher.vouch(11_000, [beat(1, 11_000)]).notes == ()
 
 
 def test_a_beat_from_the_future_is_none() -> None:
-    assert Voucher(PACE).look(10_000, [beat(1, 99_000)]) == (frozenset(), True, ())
+    assert Voucher(PACE).vouch(10_000, [beat(1, 99_000)]) == (frozenset(), True, ())
 
 
 def test_a_replica_relies_on_a_fresh_statement_of_its_own_controller() -> None:
@@ -83,26 +83,26 @@ def test_what_is_not_known_vouches_for_no_replica() -> None:
 
 def test_a_broker_vouches_for_a_replica_that_it_has_stopped() -> None:
     voucher = Voucher(PACE)
-    voucher.look(10_000, [beat(1, 10_000), beat(2, 10_000)])
-    stopped_for_long = voucher.look(60_000, [beat(1, 10_000), beat(2, 60_000)], {1: 60_000})
+    voucher.vouch(10_000, [beat(1, 10_000), beat(2, 10_000)])
+    stopped_for_long = voucher.vouch(60_000, [beat(1, 10_000), beat(2, 60_000)], {1: 60_000})
     assert stopped_for_long == (frozenset({1, 2}), False, ())
 
 
 def test_a_replica_that_anything_else_has_stopped_is_silent() -> None:
     voucher = Voucher(PACE)
-    voucher.look(10_000, [beat(1, 10_000), beat(2, 10_000)])
-    found = voucher.look(20_000, [beat(1, 10_000), beat(2, 10_000)], {2: 20_000})
+    voucher.vouch(10_000, [beat(1, 10_000), beat(2, 10_000)])
+    found = voucher.vouch(20_000, [beat(1, 10_000), beat(2, 10_000)], {2: 20_000})
     assert found == (frozenset({2}), True, (Note(1, 10_000, 0),))
 
 
 def test_a_continued_replica_is_silent_from_then_on_until_it_beats() -> None:
     voucher = Voucher(PACE)
-    voucher.look(10_000, [beat(1, 10_000)])
+    voucher.vouch(10_000, [beat(1, 10_000)])
     late = PACE.silent_after_ms
-    assert voucher.look(60_000 + late, [beat(1, 10_000)], {1: 60_000}).vouched == {1}
-    found = voucher.look(60_001 + late, [beat(1, 10_000)], {1: 60_000})
+    assert voucher.vouch(60_000 + late, [beat(1, 10_000)], {1: 60_000}).vouched == {1}
+    found = voucher.vouch(60_001 + late, [beat(1, 10_000)], {1: 60_000})
     assert found == (frozenset(), True, (Note(1, late + 1, 0),))
-    assert voucher.look(62_000, [beat(1, 61_900)], {1: 60_000}).vouched == {1}
+    assert voucher.vouch(62_000, [beat(1, 61_900)], {1: 60_000}).vouched == {1}
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,7 @@ def _over_or_not(original: Callable[..., list[int]]) -> Callable[..., list[int]]
 
 
 VOUCHING_BUGS: Final = (
-    Bug("a broker vouches for a replica that hangs", Voucher, "look", _all_beat, ("W22",), 50),
+    Bug("a broker vouches for a replica that hangs", Voucher, "vouch", _all_beat, ("W22",), 50),
     Bug("a replica relies on a broker that died", beating, "is_vouched_for", _at_any_time, ("W22",), 14),
     Bug("a replica that hangs is watched no more", Sessions, "_withdraw", _none_to_watch, ("W22", "W10")),
     Bug("a broker that hangs fences its replicas", Sessions, "_withdraw", _by_broker_alone, ("W22",), 18),

@@ -22,7 +22,7 @@ def refuse(groups: Groups) -> None:
     groups.notice(SleepRefused)
 
 
-def hurry(groups: Groups) -> None:
+def request_sleep(groups: Groups) -> None:
     groups.notice(SleepRequested)
     groups.tick()
 
@@ -41,7 +41,7 @@ def test_it_is_due_so_long_after_the_last_use() -> None:
 
 def test_it_is_never_due_where_it_must_not_sleep() -> None:
     idleness = Idleness(-1)
-    idleness.hurry()
+    idleness.request_sleep()
     assert not idleness.is_due(10**12)
 
 
@@ -54,9 +54,9 @@ def test_it_is_due_once_and_again_after_a_refusal_and_a_pause() -> None:
     assert idleness.is_due(AFTER_MS + REFUSED_PAUSE_MS)
 
 
-def test_a_hurry_is_over_with_the_next_use() -> None:
+def test_a_request_to_sleep_is_over_with_the_next_use() -> None:
     idleness = Idleness(AFTER_MS)
-    idleness.hurry()
+    idleness.request_sleep()
     assert idleness.is_due(1)
     idleness.used(1)
     assert not idleness.is_due(2)
@@ -76,7 +76,7 @@ def test_a_coordinator_that_was_not_used_proposes_to_end_once() -> None:
 
 def test_a_coordinator_never_ends_by_itself_without_a_time_for_it(groups: Groups) -> None:
     groups.tick(10**9)
-    hurry(groups)
+    request_sleep(groups)
     assert groups.proposals == 0
 
 
@@ -86,7 +86,7 @@ def test_a_group_with_members_keeps_its_coordinator() -> None:
     for _ in range(AFTER_MS // SESSION_MS * 4):
         groups.tick(SESSION_MS // 2)
         groups.heartbeat(member, 1)
-    hurry(groups)
+    request_sleep(groups)
     assert groups.proposals == 0
     groups.leave((member, None))
     groups.tick(AFTER_MS)
@@ -153,5 +153,5 @@ def test_a_cluster_that_stops_ends_coordinators_that_are_not_in_use(is_used: boo
     groups = sleeping()
     if is_used:
         groups.stable(1)
-    hurry(groups)
+    request_sleep(groups)
     assert groups.proposals == (0 if is_used else 1)

@@ -172,7 +172,7 @@ class Transactions:
         self.now_ms += later_ms
         self.notice(Tick, wall_ms=self.wall_ms)
 
-    def hurry(self) -> None:
+    def request_sleep(self) -> None:
         """Have the cluster stop."""
         self.notice(SleepRequested)
         self.tick()

@@ -185,7 +185,7 @@ def test_a_coordinator_without_open_transactions_ends_when_it_is_not_used() -> N
 def test_an_open_or_decided_transaction_keeps_its_coordinator() -> None:
     txns = Transactions(SLEEPS)
     txns.begun(ORDERS)
-    txns.hurry()
+    txns.request_sleep()
     assert txns.proposals == 0
     txns.tick(SLEEP_MS)
     assert (txns.state(), txns.proposals) == (TxnState.PREPARE_ABORT, 0)
@@ -209,7 +209,7 @@ def test_a_transaction_that_another_system_decides_on_keeps_none() -> None:
 def test_a_cluster_that_stops_ends_a_coordinator_that_is_not_in_use() -> None:
     txns = Transactions(SLEEPS)
     txns.producer()
-    txns.hurry()
+    txns.request_sleep()
     assert txns.proposals == 1
 
 

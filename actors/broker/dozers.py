@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.dozing.port import Offer, Processes, StoppableProcess
+from raylog.actors.resting import DozingReplica
 from raylog.core.dozing.watch import Act, ProcessWatch
 from raylog.core.vouching import NO_LIFE
 

@@ -16,7 +16,6 @@ from raylog.actors.actor_specs import BrokerSpec
 from raylog.actors.answering import spoiled
 from raylog.actors.beats.beat_memory import pages_name
 from raylog.actors.broker.capacity import capacity
-from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.sleepers import Sleepers
 from raylog.actors.broker.supervisor import ReplicaFactory, ReplicaSupervisor
 from raylog.actors.broker.voters_note import VotersNote
@@ -29,6 +28,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.metadata.voter_host import VoterHost
 from raylog.actors.metrics.broker import BrokerLooks, BrokerMetrics
 from raylog.actors.permissions import NO_TOPIC, NamedTopic, permissions
+from raylog.actors.resting import NEVER, Resting
 from raylog.actors.settings import session_heartbeat_s, vouching_pace
 from raylog.actors.transport import listen, secrets_for_clients
 from raylog.base.errors import (

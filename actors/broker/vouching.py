@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 from raylog.actors.beats import beat_memory
 from raylog.actors.beats.beat_memory import OpenPages, SharedPages
 from raylog.actors.beats.beat_table import USED_MS, BeatTable
-from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.clock import monotonic_ms
+from raylog.actors.resting import NEVER, Resting
 from raylog.core.vouching import Beat, Pace, Voucher
 from raylog.protocol.controller import ReplicaNote, SessionHeartbeatReply, SessionHeartbeatRequest
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import wall_ms
 from raylog.actors.metrics.collector import CachedResult, MetricsClient, ReplicaCollector
 from raylog.actors.metrics.process import damaged_count, disk_figures, usage_of
+from raylog.actors.resting import DozingReplica
 from raylog.base.ids import TopicPartition
 from raylog.core.configuration.config import ClusterConfig
 from raylog.core.metadata.image import MetadataImage

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Generic, TypeVar
 
-from raylog.actors.broker.resting import DozingReplica
 from raylog.actors.clock import monotonic_ms
 from raylog.actors.metrics.counters import reading_from_wire
 from raylog.actors.naming import replica_name
+from raylog.actors.resting import DozingReplica
 from raylog.actors.transport import dial
 from raylog.base.errors import RaylogError
 from raylog.base.ids import BrokerId, TopicPartition

@@ -204,10 +204,10 @@ class Broker:
     async def __init__(self, spec: BrokerSpec) -> None:  # type: ignore[misc]  # Ray awaits constructors
         """Lock the data directory and begin to serve. ``RAYLOG_DATA_DIR`` on a node replaces the directory there."""
         from raylog.actors.broker.dozers import Dozers
+        from raylog.actors.broker.node_page import NodePage
         from raylog.actors.broker.server import BrokerServer
         from raylog.actors.broker.worker_logs import WorkerLogs, limits_here
         from raylog.actors.dozing.processes import SystemProcesses
-        from raylog.actors.metrics.node import NodePage
         from raylog.actors.processes.made_actors import OwnActors
         from raylog.actors.processes.makers import Makers, starts_per_maker
         from raylog.actors.processes.ray_maker import hire

@@ -13,12 +13,12 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from raylog.actors.actor_specs import ReplicaSpec
-from raylog.actors.broker.resting import Resting
 from raylog.actors.controller_link import Place
 from raylog.actors.processes.made_actors import REPLICA, ActorRaised, MadeActors, Recipe
 from raylog.actors.processes.ray_support import CONTROL_TIMEOUT_S
 from raylog.actors.processes.spare_roles import name_of
 from raylog.actors.processes.spares import SpareReplicas
+from raylog.actors.resting import Resting
 
 logger = logging.getLogger(__name__)
 

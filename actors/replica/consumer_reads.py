@@ -18,6 +18,7 @@ from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Log, Records, ReplicaRequest
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
+from raylog.actors.roles.local import FETCH_BYTES_MAX
 from raylog.base.errors import RaylogError, UnknownServerError
 from raylog.base.ids import MAX_TIMESTAMP, Offset
 from raylog.core.replication import consumer_events as ce
@@ -42,8 +43,6 @@ from raylog.storage.batch.header import end_of_checked
 from raylog.storage.batch.times import TimeBounds
 from raylog.storage.errors import LogDamaged
 
-FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
-"""Most bytes of one reply, for any request. One batch more is still far below the limit of a frame."""
 NEAR_BYTES_MAX: Final = 64 * 1024 * 1024
 """Most bytes that the file positions of one reply cover: the leader does not read them, but it may change."""
 NEAR_PLACES_MAX: Final = 16

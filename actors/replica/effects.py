@@ -13,11 +13,11 @@ from typing import Any
 
 from raylog.actors.answering import defects
 from raylog.actors.metrics.counters import ReplicaCounters
-from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX
 from raylog.actors.replica.damage import DamageWatch
 from raylog.actors.replica.ports import Clock, Keeper, Log, Records, ReplicaPorts, ReplicaRequest, Sync
 from raylog.actors.replica.tail_cache import TailCache
 from raylog.actors.request_table import RequestTable
+from raylog.actors.roles.local import FETCH_BYTES_MAX
 from raylog.actors.settings import FlushPolicy
 from raylog.base.errors import RaylogError, UnknownServerError
 from raylog.base.ids import LeaderEpoch, Offset, TopicPartition

@@ -27,6 +27,7 @@ from raylog.actors.replica.cleaner import Cleaner
 from raylog.actors.replica.damage import give_up
 from raylog.actors.replica.dozing import Dozing, Parts, Rest
 from raylog.actors.replica.follower_link import FollowerLink
+from raylog.actors.replica.leader_roles import LeaderRoles, roles_of
 from raylog.actors.replica.opening import OpenedLog, forget_cut, note_boot, open_in_thread
 from raylog.actors.replica.ports import ReplicaPorts
 from raylog.actors.replica.runner import ReplicaRunner
@@ -34,7 +35,6 @@ from raylog.actors.replica.scrubber import Scrubber
 from raylog.actors.replica.status import has_reported, heartbeat, replica_metrics, replica_status
 from raylog.actors.replica.verifying import TransactionVerifier
 from raylog.actors.replica.watermark_keeper import WatermarkKeeper
-from raylog.actors.roles.leader_roles import LeaderRoles, roles_of
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.settings import (
     log_settings,

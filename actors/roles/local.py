@@ -7,10 +7,12 @@ ends at the high watermark. May touch: the loop's futures.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-from raylog.actors.replica.consumer_reads import FETCH_BYTES_MAX
 from raylog.rpc.framing import NO_PAYLOAD, Buffer, Buffers
+
+FETCH_BYTES_MAX: Final = 32 * 1024 * 1024
+"""Most bytes of one reply, for any request. One batch more is still far below the limit of a frame."""
 
 
 class LocalRequest:

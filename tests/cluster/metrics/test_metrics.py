@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from raylog.actors.metrics.node import NodePage
+from raylog.actors.broker.node_page import NodePage
 from raylog.base.ids import BrokerId, TopicPartition
 from raylog.client.admin.admin import AsyncAdmin
 from raylog.client.consumer.asynchronous import AsyncConsumer

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 from raylog.actors.actor_specs import BrokerSpec, ControllerSpec, CoordinatorSpec, ReplicaSpec
 from raylog.actors.broker.dozers import Dozers
-from raylog.actors.broker.resting import NEVER, Resting
 from raylog.actors.broker.server import BrokerServer
 from raylog.actors.controller.server import ControllerServer
 from raylog.actors.coordinators.server import CoordinatorServer
@@ -25,6 +24,7 @@ from raylog.actors.metadata.voter_files import make_founder
 from raylog.actors.naming import REPLICA_PREFIX, replica_name
 from raylog.actors.processes.coordinator_kinds import coordinator_server
 from raylog.actors.replica.server import ReplicaServer
+from raylog.actors.resting import NEVER, Resting
 from raylog.base.errors import ConnectionFailed
 from raylog.rpc import Secret
 from tests.simulation.whole.dozing.ports import Dozes, SimProcesses, SimRest

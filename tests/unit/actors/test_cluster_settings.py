@@ -62,9 +62,9 @@ IMAGE: Final[Mapping[str, tuple[str, str]]] = {
         "settings.metadata_log_max_record_bytes_between_snapshots",
     ),
     "metadata.voters.max": ("core/controller/voters.py", "voters_max(decision.image.config)"),
-    "metrics.listen": ("actors/metrics/node.py", "config.metrics_listen"),
+    "metrics.listen": ("actors/broker/node_page.py", "config.metrics_listen"),
     "metrics.per.partition": ("actors/metrics/broker.py", "from_dict(image.config).metrics_per_partition"),
-    "metrics.port": ("actors/metrics/node.py", "config.metrics_port"),
+    "metrics.port": ("actors/broker/node_page.py", "config.metrics_port"),
     "num.partitions": ("core/controller/topics.py", "settings.num_partitions"),
     "offsets.topic.num.partitions": ("core/controller/coordinators.py", "settings.offsets_topic_num_partitions"),
     "offsets.topic.replication.factor": (

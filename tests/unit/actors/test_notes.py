@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from raylog.actors.broker.node_page import _write_note
 from raylog.actors.dozing.guard import Guard
-from raylog.actors.metrics.node import _write_note
 from raylog.actors.processes.restart_notes import RestartNotes
 from raylog.actors.processes.spare_roles import role_file, write_role
 from tests.unit.actors.specs import replica_spec

@@ -35,7 +35,7 @@ def test_finding_the_controller_does_not_load_what_it_is_made_of() -> None:
 def test_what_a_replica_loads_is_shared_by_all_workers_of_a_node() -> None:
     """A module that is imported after the fork is in the memory of each replica once more."""
     shared = modules_after(f"import {', '.join(SHARED)}")
-    of_a_topic = "from raylog.actors.roles.leader_roles import roles_of; roles_of('orders')"
+    of_a_topic = "from raylog.actors.replica.leader_roles import roles_of; roles_of('orders')"
     loaded = modules_after(f"import raylog.actors.processes.ray_replica, raylog.actors.dozing.resting; {of_a_topic}")
     own = {name for name in loaded if name.startswith("raylog.")} - shared
     assert own == LOOK_AT_THEIR_ACTOR

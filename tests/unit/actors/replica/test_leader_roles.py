@@ -7,10 +7,10 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
+from raylog.actors.replica.leader_roles import LeaderRoles
 from raylog.actors.replica.ports import ReplicaRequest
 from raylog.actors.replica.runner import ReplicaRunner
 from raylog.actors.roles.host import ControllerCalls, RoleHost
-from raylog.actors.roles.leader_roles import LeaderRoles
 from raylog.actors.roles.local import LocalRequest
 from raylog.actors.roles.role import Role
 from raylog.base.errors import NotLeaderOrFollower, OffsetOutOfRange

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Generic
+from typing import ClassVar, Final, Generic
 
 from raylog.actors.actor_specs import CoordinatorSpec
 from raylog.actors.answering import defects
@@ -26,6 +26,7 @@ from raylog.actors.permissions import permissions
 from raylog.actors.settings import session_heartbeat_s
 from raylog.actors.transport import listen
 from raylog.base.errors import InvalidProducerEpoch, NotController, NotCoordinator, RaylogError
+from raylog.protocol.broker import METADATA, MetadataRequest, MetadataTopic
 from raylog.protocol.controller import (
     REGISTER_COORDINATOR,
     SLEEP_COORDINATOR,
@@ -243,10 +244,10 @@ class CoordinatorServer(ABC, Generic[RunnerT]):
             except Exception as defect:  # `fatal` was called; the server has to close the connection
                 defects.report(defect, "The requests of a closed connection could not be dropped.")
 
-    async def _fetch_metadata(self) -> list[object]:
-        reply = await self._link.call("metadata", [[self._topic]], timeout_s=REGISTER_TIMEOUT_S)
-        row: list[Any] = reply.args[3][0]
-        return row
+    async def _fetch_metadata(self) -> MetadataTopic:
+        request = MetadataRequest([self._topic])
+        reply = await self._link.call(METADATA.name, request, timeout_s=REGISTER_TIMEOUT_S)
+        return METADATA.read_reply(reply.args).topics[0]
 
     # ------------------------------------------------------------ the runner's ports
 

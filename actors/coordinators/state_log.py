@@ -20,18 +20,21 @@ from raylog.base.errors import RaylogError, RequestTimedOut
 from raylog.base.ids import EARLIEST
 from raylog.core.configuration.config import TopicConfig
 from raylog.core.coordinators.share import CoordinatorKeys
-from raylog.protocol.replica import DESCRIBE_PRODUCERS, PRODUCE
+from raylog.protocol.broker import MetadataTopic
+from raylog.protocol.method import AnyMethod
+from raylog.protocol.replica import DESCRIBE_PRODUCERS, FETCH, LIST_OFFSETS, PRODUCE, READ_UNCOMMITTED
 from raylog.rpc import Connection, Reply, Secret
 from raylog.storage.batch.compression import Buffer
 from raylog.storage.batch.records import BatchMeta
 
-FetchMetadata = Callable[[], Awaitable[list[object]]]
-"""Returns the topic's row in the reply to ``metadata``."""
+FetchMetadata = Callable[[], Awaitable[MetadataTopic]]
+"""Returns the topic's metadata."""
 
 CONNECT_TIMEOUT_S: Final = 1.0
 REQUEST_TIMEOUT_MS: Final = 5_000
 RETRY_S: Final = 0.03
 READ_BYTES: Final = 4 * 1024 * 1024
+READ_WAIT_MS: Final = 500
 MAX_SEQUENCE: Final = 2**31 - 1
 PRODUCER_EPOCH_MAX: Final = 2**15 - 1
 """Reserved to fence all other epochs of a producer id; no coordinator serves with it."""
@@ -103,11 +106,13 @@ class StateLog:
 
     async def start_offset(self) -> int:
         """Return the first offset that can be read."""
-        return int((await self._request("list_offsets", [EARLIEST], timeout_s=LOAD_TIMEOUT_S)).args[0])
+        reply = await self._request(LIST_OFFSETS, EARLIEST, timeout_s=LOAD_TIMEOUT_S)
+        return LIST_OFFSETS.read_reply(reply.args).offset
 
     async def fetch(self, offset: int) -> Buffer:
         """Return committed batches from an offset on."""
-        return (await self._request("fetch", [offset, READ_BYTES, 1, 500, 0], timeout_s=LOAD_TIMEOUT_S)).payload
+        limits = (READ_BYTES, 1, READ_WAIT_MS, READ_UNCOMMITTED)
+        return (await self._request(FETCH, offset, *limits, timeout_s=LOAD_TIMEOUT_S)).payload
 
     async def append(self, rows: Sequence[EncodedRow]) -> int:
         """Append rows as one batch on all in-sync replicas; returns the offset of the first one.
@@ -121,9 +126,9 @@ class StateLog:
     async def _append(self, rows: Sequence[EncodedRow], timeout_s: float) -> int:
         meta = BatchMeta(self._incarnation.producer_id, self._incarnation.producer_epoch, self._sequence)
         batch = encode_rows(rows, wall_ms(), meta)
-        reply = await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=timeout_s)
+        reply = await self._request(PRODUCE, -1, REQUEST_TIMEOUT_MS, payload=batch, timeout_s=timeout_s)
         self._sequence = (self._sequence + len(rows)) & MAX_SEQUENCE
-        return int(reply.args[0])
+        return PRODUCE.read_reply(reply.args).base_offset
 
     async def _fence_earlier(self, row: EncodedRow) -> None:
         """Fence the producer ids of earlier coordinators of this partition, by appending a row with each of them.
@@ -131,12 +136,12 @@ class StateLog:
         When a coordinator has used up the epochs of its producer id, it continues with another id. Appends with the new
         id do not fence a process that still has the old one. Ids grow, so the ids of later coordinators are left alone.
         """
-        reply = await self._request(DESCRIBE_PRODUCERS.name, [], timeout_s=LOAD_TIMEOUT_S)
+        reply = await self._request(DESCRIBE_PRODUCERS, timeout_s=LOAD_TIMEOUT_S)
         for known in DESCRIBE_PRODUCERS.read_reply(reply.args):
             if known.producer_id < self._incarnation.producer_id and known.producer_epoch < PRODUCER_EPOCH_MAX:
                 meta = BatchMeta(known.producer_id, PRODUCER_EPOCH_MAX, 0)
                 batch = encode_rows([row], wall_ms(), meta)
-                await self._request(PRODUCE.name, [-1, REQUEST_TIMEOUT_MS], batch, timeout_s=LOAD_TIMEOUT_S)
+                await self._request(PRODUCE, -1, REQUEST_TIMEOUT_MS, payload=batch, timeout_s=LOAD_TIMEOUT_S)
 
     def close(self) -> None:
         """Close the connection to the leader."""
@@ -144,15 +149,18 @@ class StateLog:
             self._leader.connection.close("coordinator stopped")
             self._leader = None
 
-    async def _request(self, method: str, args: list[object], payload: bytes = b"", *, timeout_s: float) -> Reply:
-        """Send a request to the partition's leader, with retries, until it replies. Raises RequestTimedOut."""
+    async def _request(self, method: AnyMethod, *fields: object, payload: bytes = b"", timeout_s: float) -> Reply:
+        """Send a request to the partition's leader, with retries, until it replies. Raises RequestTimedOut.
+
+        ``fields``: those after the partition and its leader epoch.
+        """
         deadline = monotonic_ms() + int(timeout_s * 1000)
         while True:
             try:
                 leader = await self._find_leader()
-                head: list[object] = [leader.topic_id, self._partition, leader.leader_epoch]
+                request = method.request(leader.topic_id, self._partition, leader.leader_epoch, *fields)
                 return await leader.connection.call(
-                    method, head + args, payload, timeout_s=REQUEST_TIMEOUT_MS / 1000 + 1
+                    method.name, request, payload, timeout_s=REQUEST_TIMEOUT_MS / 1000 + 1
                 )
             except (RaylogError, OSError) as trouble:
                 if isinstance(trouble, RaylogError) and trouble.is_remote and not trouble.retriable:
@@ -173,17 +181,17 @@ class StateLog:
         standing = self._leader
         if standing is not None and not standing.connection.is_closed:
             return standing
-        row = await self._fetch_metadata()
-        code, topic_id, _, _, partitions, config = row[:6]
-        if code or not isinstance(partitions, list) or self._partition >= len(partitions):
+        topic = await self._fetch_metadata()
+        if topic.error_code or self._partition >= len(topic.partitions):
             raise ConnectionResetError(f"{self._topic} is not there yet")
-        self._partitions = len(partitions)
-        _, _, leader_epoch, host, port, *_ = partitions[self._partition]
-        if not port:
+        self._partitions = len(topic.partitions)
+        partition = topic.partitions[self._partition]
+        if not partition.leader_port:
             raise ConnectionResetError(f"{self._topic}-{self._partition} has no leader at the moment")
-        if isinstance(config, dict):
-            self.config = {str(key): str(value) for key, value in config.items()}
-            self.rows_bytes_max = TopicConfig.from_dict(config).max_message_bytes - BATCH_HEAD_BYTES
-        connection = await dial(host, port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S)
-        self._leader = _Leader(str(topic_id), leader_epoch, connection)
+        self.config = {key: str(value) for key, value in topic.config.items()}
+        self.rows_bytes_max = TopicConfig.from_dict(topic.config).max_message_bytes - BATCH_HEAD_BYTES
+        connection = await dial(
+            partition.leader_host, partition.leader_port, secret=self._secret, timeout_s=CONNECT_TIMEOUT_S
+        )
+        self._leader = _Leader(topic.topic_id, partition.leader_epoch, connection)
         return self._leader

@@ -55,8 +55,7 @@ class TransactionRunner(CoordinatorRunner[RequestT, RowT]):
                 now_ms=self._ports.now_ms(),
                 transactional_id=transactional_id,
                 writer=writer,
-                partition=None if isinstance(participant, str) else participant,
-                group=participant if isinstance(participant, str) else None,
+                participant=participant,
             )
         )
 

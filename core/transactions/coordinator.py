@@ -401,10 +401,9 @@ class TransactionMachine:
 
     def _marker_written(self, event: MarkerWritten, decision: TxnDecision) -> None:
         name = event.transactional_id
-        for participant in (event.partition, event.group):
-            if participant is not None and self._ending.written(name, event.writer, participant):
-                decision.write(rules.completed(self._txns[name], decision.wall_ms))
-                self._go_on(name, decision)
+        if self._ending.written(name, event.writer, event.participant):
+            decision.write(rules.completed(self._txns[name], decision.wall_ms))
+            self._go_on(name, decision)
 
     def _go_on(self, key: str, decision: TxnDecision) -> None:
         """Handle the requests that waited under a key; each may begin to wait again."""

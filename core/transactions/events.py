@@ -19,6 +19,7 @@ from raylog.core.coordinators.events import (
 from raylog.core.decision import Refuse, Reply
 from raylog.core.received import Received
 from raylog.core.transactions.records import ProducerIdentity
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -37,13 +38,12 @@ from raylog.protocol.transactions import (
 class MarkerWritten(CoordinatorEvent):
     """A participant of an :class:`EndTxn` has ended the transaction, or does not exist any more.
 
-    ``writer`` identifies the transaction. Either ``partition`` or ``group`` is given.
+    ``writer`` identifies the transaction.
     """
 
     transactional_id: str
     writer: ProducerIdentity
-    partition: TxnPartition | None = None
-    group: str | None = None
+    participant: Participant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

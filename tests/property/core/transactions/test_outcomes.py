@@ -284,7 +284,7 @@ class Coordination(RuleBasedStateMachine):
                         now_ms=self.now_ms,
                         transactional_id=effect.transactional_id,
                         writer=effect.writer,
-                        partition=partition,
+                        participant=partition,
                     )
                 )
 
@@ -343,7 +343,7 @@ class Coordination(RuleBasedStateMachine):
                             now_ms=self.now_ms,
                             transactional_id=effect.transactional_id,
                             writer=effect.writer,
-                            partition=partition,
+                            participant=partition,
                         )
                     )
             if self.unstored:

@@ -28,6 +28,7 @@ from raylog.core.transactions.events import (
     TxnRequest,
 )
 from raylog.core.transactions.settings import TxnSettings
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -180,19 +181,18 @@ class ToyCoordinators:
                 self.decisions.append(self._pending[effect.writer])
         self._staged[effect.writer] = []
         self._pending.pop(effect.writer, None)
-        for partition in effect.partitions:
-            found += self._step(self._marker(effect, partition=partition))
-        for group in effect.groups:
-            found += self._step(self._marker(effect, group=group))
+        participants: list[Participant] = [*effect.partitions, *effect.groups]
+        for participant in participants:
+            found += self._step(self._marker(effect, participant))
         return found
 
-    def _marker(self, effect: EndTxn, **where: Any) -> MarkerWritten:
+    def _marker(self, effect: EndTxn, participant: Participant) -> MarkerWritten:
         return MarkerWritten(
             cause="m",
             now_ms=self.now_ms,
             transactional_id=effect.transactional_id,
             writer=effect.writer,
-            **where,
+            participant=participant,
         )
 
     def _step(self, event: Event) -> list[Effect]:

@@ -23,6 +23,7 @@ from raylog.core.transactions.coordinator import TransactionMachine
 from raylog.core.transactions.records import NO_IDENTITY, ROWS, ProducerIdentity, TxnChanged
 from raylog.core.transactions.settings import TxnSettings
 from raylog.core.transactions.states import TxnState
+from raylog.core.transactions.waiting import Participant
 from raylog.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
@@ -150,19 +151,17 @@ class Transactions:
         """Have every participant of every decided transaction end it."""
         markers, self.markers = self.markers, []
         for effect in markers:
-            for partition in effect.partitions:
-                self.written(effect, partition=partition)
-            for group in effect.groups:
-                self.written(effect, group=group)
+            participants: list[Participant] = [*effect.partitions, *effect.groups]
+            for participant in participants:
+                self.written(effect, participant)
 
-    def written(self, effect: ev.EndTxn, *, partition: TxnPartition | None = None, group: str | None = None) -> None:
+    def written(self, effect: ev.EndTxn, participant: Participant) -> None:
         """Report that a participant has its marker."""
         self.notice(
             ev.MarkerWritten,
             transactional_id=effect.transactional_id,
             writer=effect.writer,
-            partition=partition,
-            group=group,
+            participant=participant,
         )
 
     # ------------------------------------------------------------ time

@@ -99,10 +99,10 @@ def test_it_is_complete_with_the_last_marker(
     producer = txns.begun(ORDERS, BILLS)
     txns.end(producer, committed=committed)
     (marker,) = txns.markers
-    txns.written(marker, partition=ORDERS)
-    txns.written(marker, partition=ORDERS)
+    txns.written(marker, ORDERS)
+    txns.written(marker, ORDERS)
     assert txns.state() is before
-    txns.written(marker, partition=BILLS)
+    txns.written(marker, BILLS)
     assert txns.state() is after
     assert txns.row().partitions == ()
 
@@ -114,7 +114,7 @@ def test_a_marker_of_an_earlier_transaction_counts_for_none(txns: Transactions) 
     txns.write_markers()
     txns.reply(txns.add(second, ORDERS))
     txns.end(second)
-    txns.written(marker, partition=ORDERS)
+    txns.written(marker, ORDERS)
     assert txns.state() is TxnState.PREPARE_COMMIT
 
 

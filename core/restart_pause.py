@@ -2,7 +2,7 @@
 
 One failure costs no pause: leadership has moved, and the replica should be back soon. A disk that is broken fails again
 at once, and each restart reads logs, takes CPU from healthy replicas and writes lines to the log; so the pause doubles
-with each further failure.
+with each further failure. A module of its own, because it is a pure rule, and its caller reads files and the clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Every error of Raylog, by Kafka's names: `except raylog.errors.RecordTooLarge`. All are `raylog.X` as well."""
+"""Every error of Raylog, by Kafka's names: `except raylog.errors.RecordTooLarge`. All are `raylog.X` as well.
+
+A module of its own, because its name is public.
+"""
 
 from raylog.base.errors.base import *  # noqa: F403
 from raylog.base.errors.client import *  # noqa: F403

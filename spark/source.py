@@ -1,7 +1,8 @@
 """The data source `raylog`: `spark.read.format("raylog").option("subscribe", "orders").load()`.
 
 Spark makes one `RaylogDataSource` for each query, in Python processes of its own. Columns and options are those of
-Spark's Kafka source (raylog.spark.options lists them), so a query changes only the name of its format and its address.
+Spark's Kafka source (raylog.spark.reading.options lists them), so a query changes only the name of its format and its
+address.
 
 Each step of a query's planning is a new process that imports this module, and then does one thing. So streams and
 writers are imported where they are made: together they took a tenth of a second of each process.
@@ -16,14 +17,14 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from raylog.base.errors import InvalidConfig
-from raylog.spark.columns import row_schema
-from raylog.spark.options import ReadOptions, parse_options
-from raylog.spark.reader import RaylogReader, keep_what_is_loaded
-from raylog.spark.short_errors import without_frames
+from raylog.spark.reading.columns import row_schema
+from raylog.spark.reading.options import ReadOptions, parse_options
+from raylog.spark.reading.reader import RaylogReader, keep_what_is_loaded
+from raylog.spark.reading.short_errors import without_frames
 from raylog.spark.to_driver import warnings_to_driver
 
 if TYPE_CHECKING:
-    from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
+    from raylog.spark.reading.stream_reader import RaylogStreamReader, RefusedStreamReader
     from raylog.spark.writing.options import WriteOptions
     from raylog.spark.writing.writers import RaylogBatchWriter, RaylogStreamWriter
 
@@ -69,7 +70,7 @@ class RaylogDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> RaylogStreamReader | RefusedStreamReader:
         """Follow what the options name. For wrong options or another schema, the reader raises InvalidConfig."""
-        from raylog.spark.streaming.stream_reader import RaylogStreamReader, RefusedStreamReader
+        from raylog.spark.reading.stream_reader import RaylogStreamReader, RefusedStreamReader
 
         warnings_to_driver()
         try:

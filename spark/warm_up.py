@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 NAME = "raylog-warm-up"
 TASKS_MAX = 32
-READING = ("pyarrow", "raylog.spark.reader", "raylog.client.ranges.reading", "raylog.client.runtime")
+READING = ("pyarrow", "raylog.spark.reading.reader", "raylog.client.ranges.reading", "raylog.client.runtime")
 """Modules that a task of `format("raylog")` imports."""
 
 

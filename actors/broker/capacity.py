@@ -1,6 +1,7 @@
 """Measures the memory, cores and files that a broker's machine has for replicas. Used by its shell, to register.
 
 ``core/metadata/capacity.py`` decides how many replicas that allows. May touch: /sys, the process's limits.
+A module of its own, because it alone reads what the operating system allows.
 """
 
 from __future__ import annotations

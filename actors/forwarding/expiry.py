@@ -1,7 +1,7 @@
 """The role that sends expired records to their dead-letter topic, at the leader of their partition.
 
 Every partition of a user's topic has one. Without ``ttl.ms`` and ``dead.letter.topic`` of the topic it does nothing and
-imports nothing.
+imports nothing. A module of its own, because the machine behind it is loaded only where a topic has both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Runs a group coordinator's machine: adds its requests and metrics to the common runner of coordinators. Pure."""
+"""Runs a group coordinator's machine: adds its requests and metrics to the common runner of coordinators. Pure.
+
+A module of its own, because it needs no Ray: simulations run it without the server.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Replaces Python in the command of Ray's workers: it lets the fork server make the worker, or becomes Python itself.
 
-It is not imported: ``raylog/fork_workers.py`` writes a copy of this file, with ``#!PYTHON -IS`` before it, beside the
-socket of the fork server, and Ray starts that copy. It runs for each process that Ray starts. So it imports only what
-is built into Python, and takes 15 ms. On any failure it continues as the Python that it replaces.
+A module of its own, because it is not imported: ``raylog/launch/forking.py`` writes a copy of this file, with
+``#!PYTHON -IS`` before it, beside the socket of the fork server, and Ray starts that copy. It runs for each process
+that Ray starts. So it imports only what is built into Python, and takes 15 ms. On any failure it continues as the
+Python that it replaces.
 """
 
 from __future__ import annotations

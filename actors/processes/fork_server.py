@@ -1,6 +1,6 @@
 """A process per Ray node that has imported Ray and what replicas need, and forks itself into Ray's workers.
 
-Started by ``raylog/fork_workers.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A forked
+Started by ``raylog/launch/forking.py``; called by ``fork_launcher.py``, which Ray starts in place of Python. A forked
 worker shares the imported modules with all others, and takes milliseconds; importing Ray again takes half a second.
 
 This process has no connections and no other threads, because these do not survive a fork. It ends with the raylet that

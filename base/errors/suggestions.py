@@ -1,4 +1,7 @@
-"""The nearest valid name, for errors about an unknown one. Pure."""
+"""The nearest valid name, for errors about an unknown one. Pure.
+
+A module of its own, because it is a pure rule that all sentences share, and no error.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def _as_spark_narrows(low_ms: int, end_ms: int) -> Narrowing:
     """The bounds that Spark pushes down for a half-open slice of time."""
     from pyspark.sql.datasource import GreaterThanOrEqual, LessThan
 
-    from raylog.spark.filters import narrowing_of
+    from raylog.spark.reading.filters import narrowing_of
 
     low, end = (datetime.fromtimestamp(number / 1000, UTC) for number in (low_ms, end_ms))
     return narrowing_of([GreaterThanOrEqual(("timestamp",), low), LessThan(("timestamp",), end)])

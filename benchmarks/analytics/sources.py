@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from raylog.client.ranges.buffers import integers, repeated, texts
-from raylog.spark.columns import TYPES, row_schema
+from raylog.spark.reading.columns import TYPES, row_schema
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 BATCH_ROWS = 65_536

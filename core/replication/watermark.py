@@ -1,4 +1,7 @@
-"""The commit rule: how far the high watermark may advance (rule R2). A pure function, tested against a slow twin."""
+"""The commit rule: how far the high watermark may advance (rule R2). A pure function.
+
+A module of its own, because it is tested alone, against a slow twin.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from typing import Any, NoReturn
 
 import click
 
-import raylog
 from raylog.cli.commands import Commands, Imported
 from raylog.cli.error_sentences import explain, usage_complaint
 
@@ -156,7 +155,7 @@ COMMANDS = Imported(
     {
         "start": "raylog.cli.cluster.lifecycle",
         "stop": "raylog.cli.cluster.lifecycle",
-        "status": "raylog.cli.cluster.status",
+        "status": "raylog.cli.status",
         "topic": "raylog.cli.reassign",
         "balance": "raylog.cli.reassign",
         "group": "raylog.cli.groups.command",
@@ -186,7 +185,7 @@ COMMANDS = Imported(
     commands=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
-@click.version_option(raylog.__version__, prog_name="raylog")
+@click.version_option(package_name="raylog", prog_name="raylog")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error; may stand anywhere on the line.")
 def cli(debug: bool) -> None:
     """Raylog, a log broker that lives inside a Ray cluster.

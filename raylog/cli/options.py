@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from raylog.cli.cluster.own_cluster import ENV_BOOTSTRAP, require_an_answer, require_own
+from raylog.cli.own_cluster import ENV_BOOTSTRAP, require_an_answer, require_own
 
 if TYPE_CHECKING:
     from raylog.client.admin.admin import Admin
@@ -69,7 +69,7 @@ class Target:
 
     def join_ray(self) -> str:
         """Join the Ray cluster that these options mean, and return its address. Raises NoClusterFound."""
-        from raylog.cli.cluster.ray_node import join
+        from raylog.cli.ray_node import join
 
         return join(self.address, self.data_dir)
 

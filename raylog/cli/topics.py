@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from raylog.cli.cluster.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 from raylog.cli.commands import Commands, ManyValues
 from raylog.cli.options import Target, cluster_options, confirm, json_option, pairs, yes_option
 from raylog.cli.output import counted, say, show_done, show_each, show_json, show_table
+from raylog.cli.status import STYLE, condition, listed, plain_partition, warn_of_unclean
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from raylog.base.errors import InvalidRequest, StartFailed
 from raylog.client.progress import Progress, Say
-from raylog.launch.ending.stopping import actor_names, stop_broker_actors
 from raylog.launch.kept_directories import NODE_FOLDER
+from raylog.launch.stopping import actor_names, stop_broker_actors
 from raylog.rpc.auth.secret_files import SecretFiles
 
 if TYPE_CHECKING:

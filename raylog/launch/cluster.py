@@ -18,11 +18,10 @@ from raylog.client.cluster.lasting_thread import in_lasting_thread
 from raylog.client.cluster.ray_session import own_ray_options, require_ray_address, running_ray_address
 from raylog.client.progress import Progress, Say
 from raylog.core.configuration.config import ClusterConfig, validate_cluster_config
-from raylog.fork_workers import forked_workers, wait_for_ended
 from raylog.launch.addresses import check_advertised, check_listeners
 from raylog.launch.broker_lifecycle import resume_brokers, start_broker, stop_broker
 from raylog.launch.controller_calls import CALL_TIMEOUT_S, POLL_S, cluster_status, controller, require_ray
-from raylog.launch.ending.stopping import stop_actors
+from raylog.launch.forking import forked_workers, wait_for_ended
 from raylog.launch.kept_directories import NODE_FOLDER, embedded_folders, kept
 from raylog.launch.node_secrets import adopt_secrets, gather, own_secrets, provide
 from raylog.launch.placement import (
@@ -39,6 +38,7 @@ from raylog.launch.ray_note import leave_note
 from raylog.launch.readiness import Readiness
 from raylog.launch.replica_reports import replica_reports
 from raylog.launch.running_config import ignored_settings, what_was_ignored
+from raylog.launch.stopping import stop_actors
 from raylog.launch.survey import adopt, join_nodes
 from raylog.launch.voters import found_embedded, found_on_nodes, keep_voters, kept_voters
 

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from raylog.launch.controller_calls import POLL_S
-from raylog.launch.ending.stopping import actor_names
+from raylog.launch.stopping import actor_names
 
 logger = logging.getLogger(__name__)
 

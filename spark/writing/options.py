@@ -15,7 +15,7 @@ from typing import Any
 from raylog.base.errors import InvalidConfig, did_you_mean
 from raylog.client.cluster.credentials import parse_secret, read_token
 from raylog.client.config import WHERE, ProducerConfig, kafka_name, keys_of, load
-from raylog.spark.options import canonical
+from raylog.spark.reading.options import canonical
 
 GUARANTEES = AT_LEAST_ONCE, EXACTLY_ONCE = ("at-least-once", "exactly-once")
 WRITE = (

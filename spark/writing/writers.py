@@ -12,7 +12,7 @@ from typing import Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from raylog.spark.short_errors import without_frames
+from raylog.spark.reading.short_errors import without_frames
 from raylog.spark.writing.access import task_plan
 from raylog.spark.writing.driver import abort_batch, commit_batch
 from raylog.spark.writing.options import WriteOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from raylog.client.cluster.ray_session import ADDRESS_FILE, own_ray_options
-from raylog.fork_workers import forked_workers, wait_for_ended
+from raylog.launch.forking import forked_workers, wait_for_ended
 
 CPUS: Final = 4
 """Logical ones, for the tasks and actors of tests: Raylog's own use none."""

@@ -32,10 +32,10 @@ from raylog.data.offsets import end_of, start_of
 from raylog.data.reads import in_groups, shared_out
 from raylog.rpc import Request
 from raylog.rpc.permissions import token_expired
-from raylog.spark.columns import row_schema
-from raylog.spark.options import parse_options
-from raylog.spark.reader import RaylogReader
-from raylog.spark.streaming.stream_reader import RaylogStreamReader
+from raylog.spark.reading.columns import row_schema
+from raylog.spark.reading.options import parse_options
+from raylog.spark.reading.reader import RaylogReader
+from raylog.spark.reading.stream_reader import RaylogStreamReader
 from raylog.storage.batch.cleaned import filler, thinned
 from raylog.storage.batch.header import PLAIN, TRANSACTIONAL_BIT, BatchHeader, BatchMeta, parse_header
 from raylog.storage.batch.records import decode_batch, encode_batch
@@ -79,8 +79,8 @@ def small_steps() -> Iterator[None]:
         for name, value in (
             ("raylog.client.ranges.arrow.ROWS", BLOCK_ROWS),
             ("raylog.client.reading.range_fetcher.TOPIC_GRACE_S", GRACE_S),
-            ("raylog.spark.streaming.live_logs.SETTLE_S", GRACE_S),
-            ("raylog.spark.streaming.live_logs.METADATA_AGE_S", 0.0),
+            ("raylog.spark.reading.live_logs.SETTLE_S", GRACE_S),
+            ("raylog.spark.reading.live_logs.METADATA_AGE_S", 0.0),
             ("raylog.data.attempts.os._exit", end),
         ):
             stack.enter_context(mock.patch(name, value))

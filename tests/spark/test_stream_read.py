@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.types import StructField, StructType
 
-from raylog.spark.columns import TYPES
-from raylog.spark.options import COLUMNS
+from raylog.spark.reading.columns import TYPES
+from raylog.spark.reading.options import COLUMNS
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import fill, value_of
 from tests.waiting import wait_for

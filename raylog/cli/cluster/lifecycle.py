@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from raylog.cli.cluster.own_cluster import ENV_BOOTSTRAP, require_own
-from raylog.cli.cluster.status import broker_state, metrics_facts, metrics_lines
 from raylog.cli.commands import ManyValues, PlainCommand
 from raylog.cli.options import ENV_SECRET, address_option, data_dir_option, json_option, pairs
 from raylog.cli.output import say, show_done, show_step
+from raylog.cli.own_cluster import ENV_BOOTSTRAP, require_own
+from raylog.cli.status import broker_state, metrics_facts, metrics_lines
 from raylog.launch.plaintext import ENV_ALLOW_PLAINTEXT
 
 if TYPE_CHECKING:
-    from raylog.cli.cluster.ray_node import OwnRay
+    from raylog.cli.ray_node import OwnRay
     from raylog.launch.cluster import Cluster
 
 WATCH_S = 1.0
@@ -93,7 +93,7 @@ def start(
 
 
 def _start_broker(root: Path, broker: int, timeout_s: float, address: str | None, as_json: bool) -> None:
-    from raylog.cli.cluster import ray_node
+    from raylog.cli import ray_node
     from raylog.launch import cluster as clusters
 
     ray_node.join(address, root)
@@ -123,7 +123,7 @@ def _bring_up(
     allow_plaintext: bool,
     dashboard: bool = False,
 ) -> tuple[Cluster, OwnRay | None]:
-    from raylog.cli.cluster import ray_node
+    from raylog.cli import ray_node
     from raylog.launch import cluster as clusters
 
     found = ray_node.find(address, root)
@@ -231,7 +231,7 @@ def _shut_down(own: OwnRay | None, root: Path) -> None:
     """Leave Ray, and end the Ray node if Raylog started it."""
     import ray
 
-    from raylog.cli.cluster import ray_node
+    from raylog.cli import ray_node
 
     ray.shutdown()
     if own is not None:
@@ -269,7 +269,7 @@ def stop(
     if force:
         raise click.UsageError("--force goes with --broker; a cluster stops without it")
     from raylog.base.errors import NoClusterFound
-    from raylog.cli.cluster import ray_node
+    from raylog.cli import ray_node
     from raylog.launch import cluster as clusters
     from raylog.launch.controller_calls import running_folder
 
@@ -308,7 +308,7 @@ def stop(
 
 def _end_other_nodes(timeout_s: float) -> list[str]:
     """End Ray on the other machines, report those that remain, and return those that have ended."""
-    from raylog.launch.ending.other_nodes import end_other_nodes
+    from raylog.launch.other_nodes import end_other_nodes
 
     found = end_other_nodes(timeout_s)
     if found.remaining:
@@ -320,7 +320,7 @@ def _end_other_nodes(timeout_s: float) -> list[str]:
 
 
 def _stop_broker(root: Path, broker: int, force: bool, timeout_s: float, address: str | None, as_json: bool) -> None:
-    from raylog.cli.cluster import ray_node
+    from raylog.cli import ray_node
     from raylog.launch import cluster as clusters
 
     ray_node.join(address, root)

@@ -22,7 +22,7 @@ def metrics() -> None:
 @json_option("It is JSON anyway.")
 def dashboard(title: str, as_json: bool) -> None:
     """Print a Grafana page as JSON: import it, and choose the Prometheus that scrapes the cluster."""
-    from raylog.dashboard import dashboard as page
+    from raylog.cli.cluster.dashboard import dashboard as page
 
     show_json(page(title))
 
@@ -31,7 +31,7 @@ def dashboard(title: str, as_json: bool) -> None:
 @json_option("As JSON, which Prometheus reads as well.")
 def alerts(as_json: bool) -> None:
     """Print alert rules for Prometheus, a file for its rule_files. They expect the job name "raylog"."""
-    from raylog.alerts import alert_rules, rule_file
+    from raylog.cli.cluster.alerts import alert_rules, rule_file
 
     if as_json:
         show_json(rule_file())

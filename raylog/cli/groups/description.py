@@ -134,6 +134,8 @@ def _show_members(found: GroupDescription) -> None:
 
 
 def _epoch(member: MemberDescription) -> str:
+    from raylog.core.groups.consumer.group import AWAY_EPOCH
+
     return "away" if member.member_epoch == AWAY_EPOCH else str(member.member_epoch)
 
 

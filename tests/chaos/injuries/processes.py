@@ -14,7 +14,7 @@ from typing import Final
 
 import raylog
 from raylog.actors.naming import broker_folder
-from raylog.fork_workers import forked_workers
+from raylog.launch.forking import forked_workers
 from tests.chaos.actors import ACTOR_FAULTS, RayActors
 from tests.chaos.arena import OBJECT_STORE_BYTES, Injected, NoTarget, Setup
 from tests.chaos.injuries import small_disk

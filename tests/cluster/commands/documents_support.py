@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from raylog.cli.cluster.ray_node import STATE_FILE, recorded, stop_node
+from raylog.cli.ray_node import STATE_FILE, recorded, stop_node
 from tests.unit.style.sources import ROOT
 
 LEFT_OUT = (

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import raylog
-from raylog.alerts import ALERTS, alert_rules
-from raylog.dashboard import queries
+from raylog.cli.cluster.alerts import ALERTS, alert_rules
+from raylog.cli.cluster.dashboard import queries
 from tests.cluster.metrics.prometheus_support import Tools, fetch, find_tools, free_port, prometheus
 from tests.cluster.ray_support import ray_folder
 from tests.waiting import wait_for

@@ -28,9 +28,9 @@ def actors(shell: Shell) -> list[str]:
     import sys
 
     program = (
-        "import json; from raylog.cli.cluster import ray_node; from pathlib import Path\n"
+        "import json; from raylog.cli import ray_node; from pathlib import Path\n"
         "ray_node.join(None, Path('raylog-data').absolute())\n"
-        "from raylog.launch.ending.stopping import actor_names; print(json.dumps(actor_names()))"
+        "from raylog.launch.stopping import actor_names; print(json.dumps(actor_names()))"
     )
     done = subprocess.run(
         [sys.executable, "-c", program],

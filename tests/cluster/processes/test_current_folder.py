@@ -13,7 +13,7 @@ COMMAND = "from raylog.cli import main; main()"
 SHOW_WORKERS_PATH = """
 import sys
 from pathlib import Path
-from raylog.cli.cluster.ray_node import join
+from raylog.cli.ray_node import join
 join(None, Path("raylog-data").absolute())
 import ray
 print(ray.get(ray.remote(lambda: sys.path).remote()))

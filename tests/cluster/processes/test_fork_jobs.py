@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from raylog import fork_workers
+from raylog.launch import forking
 from tests.cluster.ray_support import STORE_BYTES, ray_folder
 
 pytestmark = [
@@ -33,13 +33,13 @@ def test_the_second_job_on_a_node_is_served_too() -> None:
         nodes = RayCluster()
         try:
             nodes.add_node(**small)
-            with fork_workers.forked_workers():
+            with forking.forked_workers():
                 nodes.add_node(resources={"elsewhere": 1}, **small)
-            server = fork_workers._servers[-1][0].pid
+            server = forking._servers[-1][0].pid
             for _ in range(2):
                 command = [sys.executable, "-c", JOB, nodes.address]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
                 assert done.stdout == f"{server}\n", f"{done.stdout}\n{done.stderr}"
         finally:
             nodes.shutdown()  # type: ignore[no-untyped-call]
-            fork_workers.wait_for_ended()
+            forking.wait_for_ended()

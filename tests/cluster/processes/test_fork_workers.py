@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 import raylog
-from raylog import fork_workers
+from raylog.launch import forking
 from raylog.launch.cluster import Cluster
 from tests.cluster.ray_support import AWAKE, Wire, alive, kill, ray_folder
 from tests.waiting import wait_for
@@ -27,11 +27,11 @@ pytestmark = [
 DRIVER = """
 import json, sys, time
 import raylog
-from raylog import fork_workers
+from raylog.launch import forking
 with raylog.start(sys.argv[1], address="local") as cluster, raylog.Admin() as admin:
     admin.create_topic("t", config={"replica.sleep.after.ms": "-1"})
     rows = cluster.replicas()
-    print(json.dumps([fork_workers._servers[0][0].pid] + [row["pid"] for row in rows]), flush=True)
+    print(json.dumps([forking._servers[0][0].pid] + [row["pid"] for row in rows]), flush=True)
     time.sleep(300)
 """
 
@@ -56,7 +56,7 @@ def wire(cluster: Cluster) -> Iterator[Wire]:
 
 
 def server() -> subprocess.Popen[bytes]:
-    return fork_workers._servers[-1][0]
+    return forking._servers[-1][0]
 
 
 def create(cluster: Cluster, topic: str) -> None:

@@ -18,7 +18,7 @@ from raylog.base.ids import TopicPartition
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ArrowBuilder
 from raylog.client.ranges.offsets import split_ranges
 from raylog.client.reading.decode import FetchedBatch
-from raylog.spark.filters import narrowing_of
+from raylog.spark.reading.filters import narrowing_of
 from raylog.storage.batch.header import parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 

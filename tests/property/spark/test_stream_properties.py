@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from raylog.base.errors import InvalidConfig
 from raylog.base.ids import TopicPartition
-from raylog.spark.streaming.admission import Admission, Limits, limited, parse_duration_ms
-from raylog.spark.streaming.stream_offsets import (
+from raylog.spark.reading.admission import Admission, Limits, limited, parse_duration_ms
+from raylog.spark.reading.stream_offsets import (
     Selection,
     Span,
     StreamOffsets,

@@ -16,8 +16,8 @@ from msgspec import structs
 
 from raylog.base.ids import TopicPartition
 from raylog.cli import topics
-from raylog.cli.cluster.status import _draw, condition, judged
 from raylog.cli.records.consume import compile_format
+from raylog.cli.status import _draw, condition, judged
 from raylog.client import progress
 from raylog.client.admin.admin import Admin
 from raylog.client.consumer.consumer import Consumer

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from raylog.base.errors import StartFailed
-from raylog.cli.cluster import ray_node
+from raylog.cli import ray_node
 from tests.waiting import wait_for
 
 STUBBORN = """

@@ -12,7 +12,7 @@ import pytest
 
 import raylog as raylog_package
 from raylog.base.errors import NoClusterFound
-from raylog.cli.cluster.ray_node import find
+from raylog.cli.ray_node import find
 from raylog.client.cluster.ray_session import require_ray_address
 from raylog.launch.ray_note import NOTE, noted_address, process_began, write_note
 from tests.unit.cli.support import raylog, refusal

@@ -6,8 +6,9 @@ import re
 import yaml
 from click.testing import CliRunner
 
-from raylog.alerts import ALERTS
 from raylog.cli.app import cli
+from raylog.cli.cluster.alerts import ALERTS
+from raylog.cli.cluster.dashboard import COLUMNS, queries
 from raylog.core.metadata.image import MetadataImage
 from raylog.core.metrics.changes import PartitionChanges
 from raylog.core.metrics.exposition import Family
@@ -21,7 +22,6 @@ from raylog.core.metrics.families import (
 from raylog.core.metrics.groups import group_families
 from raylog.core.metrics.totals import Totals
 from raylog.core.metrics.usage import Usage
-from raylog.dashboard import COLUMNS, queries
 from tests.unit.style.sources import ROOT
 
 NAME = re.compile(r"\b(?:kafka|raylog)_[a-z_]+")

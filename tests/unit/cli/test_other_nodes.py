@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from raylog.cli.cluster.lifecycle import stop
-from raylog.launch.ending.other_nodes import nodes_elsewhere
+from raylog.launch.other_nodes import nodes_elsewhere
 
 
 def node(name: str, address: str, *, alive: bool = True) -> dict[str, Any]:

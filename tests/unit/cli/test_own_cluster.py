@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import pytest
 
-from raylog.cli.cluster.own_cluster import require_own
+from raylog.cli.own_cluster import require_own
 from raylog.launch import controller_calls
 from tests.unit.cli.support import raylog, refusal
 from tests.waiting import free_port

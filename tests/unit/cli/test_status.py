@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 
-from raylog.cli.cluster.ray_node import why_not_started
-from raylog.cli.cluster.status import full_disks, voters_line
 from raylog.cli.error_sentences import explain
+from raylog.cli.ray_node import why_not_started
+from raylog.cli.status import full_disks, voters_line
 
 
 def test_the_brokers_with_the_metadata_are_named() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from raylog.base.errors import StartFailed
 from raylog.client.progress import Progress
-from raylog.launch.ending.paced import CLEAN_STOP_S, KILL_S, NAMED_MAX, STOPS_AT_ONCE, PacedEnd
+from raylog.launch.paced import CLEAN_STOP_S, KILL_S, NAMED_MAX, STOPS_AT_ONCE, PacedEnd
 
 STOP_S = 0.25
 """How long a pretended actor takes to close its files."""

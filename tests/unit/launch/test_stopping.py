@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from raylog.client.progress import Progress
-from raylog.launch.ending import stopping
-from raylog.launch.ending.stopping import FEW, QUIET_S, let_sleepers_end
+from raylog.launch import stopping
+from raylog.launch.stopping import FEW, QUIET_S, let_sleepers_end
 
 
 class Ending:

@@ -7,9 +7,9 @@ from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.planning import plan_read
 from raylog.client.ranges.reading import read_range
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.columns import arrow_schema, row_schema
-from raylog.spark.options import ReadOptions, parse_options
-from raylog.spark.reader import RaylogReader
+from raylog.spark.reading.columns import arrow_schema, row_schema
+from raylog.spark.reading.options import ReadOptions, parse_options
+from raylog.spark.reading.reader import RaylogReader
 from raylog.storage.batch.records import encode_batch
 from tests.unit.client.toy_server import SECRET, ToyCluster
 

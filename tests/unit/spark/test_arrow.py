@@ -8,8 +8,8 @@ from raylog.base.ids import TopicPartition
 from raylog.client.ranges import strings
 from raylog.client.ranges.arrow import KAFKA_SCHEMA, ROWS, ArrowBuilder
 from raylog.client.reading.decode import FetchedBatch
-from raylog.spark.columns import TYPES, arrow_schema, row_schema
-from raylog.spark.options import COLUMNS
+from raylog.spark.reading.columns import TYPES, arrow_schema, row_schema
+from raylog.spark.reading.options import COLUMNS
 from raylog.storage.batch.header import CONTROL_BIT, TIMESTAMP_TYPE_BIT, parse_header
 from raylog.storage.batch.records import BatchMeta, encode_batch, encode_kafka_batch
 

@@ -12,10 +12,10 @@ from raylog.client.cluster import cluster_client
 from raylog.client.cluster.discovery import ClusterAddress
 from raylog.client.ranges import planning
 from raylog.rpc.auth.secret_files import CLIENT_FILE, SecretFiles, make_secrets, read_values, write_values
-from raylog.spark.options import parse_options
-from raylog.spark.streaming import live_logs
-from raylog.spark.streaming.admission import Limits
-from raylog.spark.streaming.planning import StreamPlanner
+from raylog.spark.reading import live_logs
+from raylog.spark.reading.admission import Limits
+from raylog.spark.reading.options import parse_options
+from raylog.spark.reading.planning import StreamPlanner
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.spark.support import fill, rows_of
 

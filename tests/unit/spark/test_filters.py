@@ -19,8 +19,8 @@ from pyspark.sql.datasource import (
 )
 
 from raylog.client.ranges.narrowing import Narrowing
-from raylog.spark.filters import EPOCH, narrowing_of
-from raylog.spark.options import parse_options
+from raylog.spark.reading.filters import EPOCH, narrowing_of
+from raylog.spark.reading.options import parse_options
 from raylog.storage.batch.times import TimeBounds
 from tests.unit.spark.support import reader_of
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.streaming.stream_reader import grouped
+from raylog.spark.reading.stream_reader import grouped
 
 
 def range_of(partition: int, count: int) -> PartitionRange:

@@ -10,9 +10,9 @@ from raylog.base.ids import EARLIEST, LATEST, TopicPartition
 from raylog.rpc import Grant, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ranges_of
-from raylog.spark.options import COLUMNS, ReadOptions, parse_options
+from raylog.spark.reading.options import COLUMNS, ReadOptions, parse_options
+from raylog.spark.reading.stream_offsets import StreamOffsets
 from raylog.spark.source import RaylogDataSource
-from raylog.spark.streaming.stream_offsets import StreamOffsets
 
 
 def parsed(**given: str) -> ReadOptions:

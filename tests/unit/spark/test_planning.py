@@ -12,7 +12,7 @@ from raylog.base.errors import AuthenticationFailed, InvalidConfig, OffsetOutOfR
 from raylog.client.ranges import cutting
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.rpc import Token, TopicGrant
-from raylog.spark.reader import RangePartition
+from raylog.spark.reading.reader import RangePartition
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import START_MS, drop_before, fill, options, plan, reader_of, spans
 

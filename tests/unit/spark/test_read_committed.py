@@ -6,7 +6,7 @@ import pytest
 
 from raylog.base.errors import InvalidConfig, OffsetOutOfRange
 from raylog.rpc import Token
-from raylog.spark.options import parse_options
+from raylog.spark.reading.options import parse_options
 from raylog.storage.batch.header import TRANSACTIONAL_BIT
 from raylog.storage.batch.records import BatchMeta
 from tests.unit.client import consumer_support

@@ -14,8 +14,8 @@ from raylog.base.errors import AuthenticationFailed, CorruptMessage, OffsetOutOf
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.reading.range_fetcher import KEPT, PartitionRange, RangeFetcher
 from raylog.client.runtime import shared
-from raylog.spark.options import ReadOptions
-from raylog.spark.reader import RangePartition, keep_what_is_loaded
+from raylog.spark.reading.options import ReadOptions
+from raylog.spark.reading.reader import RangePartition, keep_what_is_loaded
 from tests.unit.client.toy_server import ToyCluster
 from tests.unit.spark.support import (
     START_MS,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from raylog.base.errors import InvalidConfig, RaylogError
-from raylog.spark.short_errors import without_frames
+from raylog.spark.reading.short_errors import without_frames
 
 
 def deep(error: Exception, levels: int = 20) -> None:

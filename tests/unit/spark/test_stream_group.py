@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from raylog.spark.streaming.admission import Limits
-from raylog.spark.streaming.planning import StreamPlanner
+from raylog.spark.reading.admission import Limits
+from raylog.spark.reading.planning import StreamPlanner
 from tests.unit.client.consumer_support import with_coordinator
 from tests.unit.client.toy_coordinator import ToyCoordinator
 from tests.unit.client.toy_server import ToyCluster

@@ -17,7 +17,7 @@ import logging
 from raylog.spark.to_driver import warnings_to_driver
 warnings_to_driver()
 warnings_to_driver()
-log = logging.getLogger("raylog.spark.options")
+log = logging.getLogger("raylog.spark.reading.options")
 log.info("not shown")
 log.warning("%s is ignored", "startingOffsets")
 """

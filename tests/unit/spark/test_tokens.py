@@ -10,7 +10,7 @@ from raylog.client.admin.admin import Admin
 from raylog.rpc import Grant, Token, TopicGrant, mint
 from raylog.rpc.auth.token_text import token_text
 from raylog.rpc.auth.tokens import ALL_PARTITIONS
-from raylog.spark.options import ReadOptions, parse_options
+from raylog.spark.reading.options import ReadOptions, parse_options
 from tests.unit.client.toy_server import SECRET, ToyCluster
 from tests.unit.spark.support import fill, plan, rows_of
 

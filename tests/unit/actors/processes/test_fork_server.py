@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import pytest
 
-from raylog import fork_workers
 from raylog.actors.broker.worker_logs import Limits, limits_here
 from raylog.actors.processes.fork_server import chosen, find_raylet
+from raylog.launch import forking
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="workers are forked on Linux only")
@@ -45,7 +45,7 @@ class Launching:
     def __init__(self, folder: Path) -> None:
         self.folder = folder / "here"
         self.folder.mkdir(mode=0o700)
-        launcher = fork_workers.write_launcher(self.folder)
+        launcher = forking.write_launcher(self.folder)
         assert launcher is not None
         self.launcher = launcher
         self.script = folder / "ray" / "_private" / "workers" / "default_worker.py"
@@ -92,7 +92,7 @@ def raylet(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @contextmanager
 def server(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-c", fork_workers._SERVE, str(folder)]
+    command = [sys.executable, "-c", forking._SERVE, str(folder)]
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
         try:
             wait_for((folder / "socket").exists, "the server listens")
@@ -172,19 +172,19 @@ def test_variables_read_early_are_separated_from_those_of_each_worker() -> None:
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fork_workers.SWITCH, "0")
+    monkeypatch.setenv(forking.SWITCH, "0")
     before = sys.executable
-    with fork_workers.forked_workers():
+    with forking.forked_workers():
         assert sys.executable == before
 
 
 def test_a_ray_of_ours_keeps_little_of_workers_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fork_workers.SWITCH, "0")
-    for name in fork_workers.OWN_RAY:
+    monkeypatch.setenv(forking.SWITCH, "0")
+    for name in forking.OWN_RAY:
         monkeypatch.setenv(name, "taken back at the end")
         monkeypatch.delenv(name)
     monkeypatch.setenv(TASKS, "7")
-    with fork_workers.forked_workers():
+    with forking.forked_workers():
         assert os.environ[METRICS] == "0"
         assert os.environ[TASKS] == "7", "the operator's"
         assert limits_here() == Limits(86_400, files=5_000, size=100_000_000)
@@ -201,38 +201,38 @@ def level_of(environment: dict[str, str] | None) -> str:
 
 
 def test_rays_processes_log_warnings_and_this_one_is_not_concerned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fork_workers.SWITCH, "0")
-    monkeypatch.delenv(fork_workers.LEVEL, raising=False)
-    with fork_workers.forked_workers():
+    monkeypatch.setenv(forking.SWITCH, "0")
+    monkeypatch.delenv(forking.LEVEL, raising=False)
+    with forking.forked_workers():
         assert level_of(os.environ.copy()) == "warning"
         assert level_of(None) == "None", "Ray's part of this process would print that it is set"
-    assert fork_workers.LEVEL not in os.environ
+    assert forking.LEVEL not in os.environ
 
 
 def test_a_level_that_is_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(fork_workers.SWITCH, "0")
-    monkeypatch.setenv(fork_workers.LEVEL, "debug")
-    with fork_workers.forked_workers():
+    monkeypatch.setenv(forking.SWITCH, "0")
+    monkeypatch.setenv(forking.LEVEL, "debug")
+    with forking.forked_workers():
         assert level_of(os.environ.copy()) == level_of(None) == "debug"
-    assert os.environ[fork_workers.LEVEL] == "debug"
+    assert os.environ[forking.LEVEL] == "debug"
 
 
 def test_a_python_whose_path_no_script_can_name_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/with a space/python")
-    assert fork_workers.write_launcher(tmp_path) is None
+    assert forking.write_launcher(tmp_path) is None
     monkeypatch.setattr(sys, "executable", "/long" * 40)
-    assert fork_workers.write_launcher(tmp_path) is None
+    assert forking.write_launcher(tmp_path) is None
 
 
 def test_a_ray_that_does_not_start_leaves_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    with pytest.raises(ConnectionError), fork_workers.forked_workers():
+    with pytest.raises(ConnectionError), forking.forked_workers():
         raise ConnectionError
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_raylet_later_than_the_servers_patience_still_gets_workers(launching: Launching) -> None:
-    serve = fork_workers._SERVE.replace("main()", "fork_server.NO_RAYLET_S = 0; fork_server.main()").replace(
+    serve = forking._SERVE.replace("main()", "fork_server.NO_RAYLET_S = 0; fork_server.main()").replace(
         "import main;", "import main; from raylog.actors.processes import fork_server;"
     )
     done = subprocess.run([sys.executable, "-c", serve, str(launching.folder)], timeout=DEADLINE_S, check=False)

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from raylog.client.ranges.narrowing import Narrowing
 from raylog.client.ranges.reading import RangeReading
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.columns import arrow_schema
-from raylog.spark.filters import narrowing_of
-from raylog.spark.options import ReadOptions
-from raylog.spark.short_errors import without_frames
+from raylog.spark.reading.columns import arrow_schema
+from raylog.spark.reading.filters import narrowing_of
+from raylog.spark.reading.options import ReadOptions
+from raylog.spark.reading.short_errors import without_frames
 
 
 @dataclass(frozen=True)

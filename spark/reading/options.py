@@ -15,7 +15,7 @@ from raylog.client.config import WHERE, ConsumerConfig, kafka_name, keys_of, loa
 from raylog.client.ranges.offsets import OffsetSpec, parse_assignment, parse_offsets, parse_times
 from raylog.client.ranges.planning import RangesWanted, read_credentials
 from raylog.client.ranges.reading import RangeReading
-from raylog.spark.streaming.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
+from raylog.spark.reading.admission import DEFAULT_MAX_TRIGGER_DELAY, Limits, parse_duration_ms
 
 LATENESS = "raylog.timestampLatenessMs"
 WHAT = ("subscribe", "assign", "subscribePattern")

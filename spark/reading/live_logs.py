@@ -29,7 +29,7 @@ from raylog.client.ranges.planning import (
 from raylog.client.reading.isolation import LEVELS
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.task_tokens import TaskTokens
-from raylog.spark.streaming.stream_offsets import Selection, StreamOffsets
+from raylog.spark.reading.stream_offsets import Selection, StreamOffsets
 
 Result = TypeVar("Result")
 

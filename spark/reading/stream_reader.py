@@ -22,14 +22,14 @@ from pyspark.sql.types import StructType
 
 from raylog.base.errors import InvalidConfig
 from raylog.client.reading.range_fetcher import PartitionRange
-from raylog.spark.columns import arrow_schema
-from raylog.spark.options import ReadOptions
-from raylog.spark.reader import RangePartition, keep_what_is_loaded
-from raylog.spark.short_errors import without_frames
-from raylog.spark.streaming.admission import Limits
+from raylog.spark.reading.admission import Limits
+from raylog.spark.reading.columns import arrow_schema
+from raylog.spark.reading.options import ReadOptions
+from raylog.spark.reading.reader import RangePartition, keep_what_is_loaded
+from raylog.spark.reading.short_errors import without_frames
 
 if TYPE_CHECKING:
-    from raylog.spark.streaming.planning import StreamPlanner
+    from raylog.spark.reading.planning import StreamPlanner
 
 
 @without_frames(
@@ -117,7 +117,7 @@ class RaylogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlanner:
         if self._made is None:
-            from raylog.spark.streaming.planning import StreamPlanner
+            from raylog.spark.reading.planning import StreamPlanner
 
             if self._options is None:
                 raise RuntimeError("Micro-batches are planned on the driver, not in a task.")

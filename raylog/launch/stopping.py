@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from raylog.client.progress import Progress, Say
 from raylog.launch.controller_calls import require_ray
-from raylog.launch.ending.paced import PacedEnd
+from raylog.launch.paced import PacedEnd
 
 logger = logging.getLogger(__name__)
 

@@ -17,11 +17,11 @@ from raylog.base.ids import TopicPartition
 from raylog.client.ranges.planning import PLAN_TIMEOUT_S
 from raylog.client.reading.range_fetcher import PartitionRange
 from raylog.client.runtime import shared
-from raylog.spark.options import ReadOptions
-from raylog.spark.streaming.admission import Admission, Limits
-from raylog.spark.streaming.group_lag import GroupLag
-from raylog.spark.streaming.live_logs import LiveLogs
-from raylog.spark.streaming.stream_offsets import (
+from raylog.spark.reading.admission import Admission, Limits
+from raylog.spark.reading.group_lag import GroupLag
+from raylog.spark.reading.live_logs import LiveLogs
+from raylog.spark.reading.options import ReadOptions
+from raylog.spark.reading.stream_offsets import (
     StreamOffsets,
     check_new_begins,
     check_selection,

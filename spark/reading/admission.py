@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from raylog.base.errors import InvalidConfig
 from raylog.base.ids import TopicPartition
-from raylog.spark.streaming.stream_offsets import StreamOffsets, backlog, following
+from raylog.spark.reading.stream_offsets import StreamOffsets, backlog, following
 
 DEFAULT_MAX_TRIGGER_DELAY = "15m"
 _UNITS_US = {

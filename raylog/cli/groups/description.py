@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raylog.cli.output import show_table
-from raylog.core.groups.states import AWAY_EPOCH, GroupType
+from raylog.core.groups.states import GroupType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -134,8 +134,6 @@ def _show_members(found: GroupDescription) -> None:
 
 
 def _epoch(member: MemberDescription) -> str:
-    from raylog.core.groups.consumer.group import AWAY_EPOCH
-
     return "away" if member.member_epoch == AWAY_EPOCH else str(member.member_epoch)
 
 

@@ -17,7 +17,7 @@ from raylog.core.metadata.records import MetadataRecord
 from raylog.core.partition import PartitionState, ReplicaPlace
 from raylog.protocol.documents.registry import methods
 from raylog.protocol.message import read
-from raylog.rpc import calls
+from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
 from tests.unit.protocol.samples import NEW, grown
@@ -49,7 +49,7 @@ def all_are_of_a_later_release() -> Iterator[Seen]:
         reply(self, _grown(self.method, "reply", args), payload)
 
     with ExitStack() as stack:
-        stack.enter_context(mock.patch.object(calls, "encode_header", header))
+        stack.enter_context(mock.patch.object(connection, "encode_header", header))
         stack.enter_context(mock.patch.object(Request, "reply", answered))
         for kind in (MetadataRecord, PartitionState, ReplicaPlace):
             stack.enter_context(mock.patch.object(kind, "to_wire", _grown_row(kind.to_wire)))

@@ -6,6 +6,7 @@ Done once in a process that runs one seed and ends.
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib
 import os
 import pkgutil
@@ -62,8 +63,20 @@ def bind(scheduler: Scheduler, network: Network, system: object = filesystem) ->
         for function in functions_of(module):
             _rebind_defaults(function, shims)
     vars(filesystem).update({name: getattr(files, name) for name in filesystem.CALLS})
+    _refuse_the_rest()
     # Servers keep connections in sets, whose order must not depend on addresses.
     Connection.__hash__ = SimFuture.__hash__  # type: ignore[assignment]
+
+
+def _refuse_the_rest() -> None:
+    """Make real threads and real chance fail where they are used: what decides by them differs from run to run."""
+
+    def refused(*_: object, **__: object) -> Any:
+        raise AssertionError("real threads and chance have no place in a world: bind the name that led here")
+
+    threading.Thread.start = refused  # type: ignore[method-assign]
+    os.urandom = refused
+    vars(random)["_urandom"] = refused  # of `secrets`
 
 
 def functions_of(module: types.ModuleType) -> Iterator[types.FunctionType]:
@@ -121,32 +134,30 @@ def _shims(scheduler: Scheduler, network: Network, files: HostFiles) -> list[tup
             token_clocks[scheduler.current] = TokenClock()
         return token_clocks[scheduler.current]
 
+    changed: dict[types.ModuleType, dict[str, Any]] = {
+        time: clock,
+        random: {"Random": Seeded, **bounded},
+        secrets: {"token_bytes": token_bytes, "token_hex": lambda count=32: token_bytes(count).hex()},
+        uuid: {"uuid4": lambda: uuid.UUID(bytes=token_bytes(16), version=4)},
+        threading: {
+            "Thread": blocking.Thread,
+            "Lock": blocking.Lock,
+            "RLock": blocking.RLock,
+            "Event": blocking.Event,
+            "get_ident": blocking.get_ident,
+            "current_thread": blocking.get_ident,
+            "main_thread": lambda: 0,
+        },
+        queue: {"SimpleQueue": blocking.SimpleQueue},
+        concurrent.futures: {"ThreadPoolExecutor": blocking.ThreadPoolExecutor},
+        os: own,
+    }
     return [
         (token_clock, token_clock_here),
-        (time, _copy(time, **clock)),
-        *((getattr(time, name), virtual) for name, virtual in clock.items()),
         (since_boot_ns, clock["monotonic_ns"]),
-        (random, _copy(random, Random=Seeded, **bounded)),
-        (
-            secrets,
-            _copy(secrets, token_bytes=token_bytes, token_hex=lambda count=32: token_bytes(count).hex()),
-        ),
-        (uuid, _copy(uuid, uuid4=lambda: uuid.UUID(bytes=token_bytes(16), version=4))),
-        (
-            threading,
-            _copy(
-                threading,
-                Thread=blocking.Thread,
-                Lock=blocking.Lock,
-                RLock=blocking.RLock,
-                Event=blocking.Event,
-                get_ident=blocking.get_ident,
-                current_thread=blocking.get_ident,
-                main_thread=lambda: 0,
-            ),
-        ),
-        (queue.SimpleQueue, blocking.SimpleQueue),
-        (os, _copy(os, **own)),
+        *((module, _copy(module, **names)) for module, names in changed.items()),
+        # What a module imports by name is bound as well: ``from uuid import uuid4``.
+        *((getattr(module, name), virtual) for module, names in changed.items() for name, virtual in names.items()),
     ]
 
 

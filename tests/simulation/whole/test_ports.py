@@ -1,18 +1,28 @@
-"""No shipped module in a world keeps a real clock: not by a name, an attribute of a class, or a default argument.
+"""No shipped module in a world keeps a real clock, thread or source of chance, by whatever name.
+
+Neither by an attribute of a class, nor by a default argument. What it reaches by another way fails.
 
 The files that it opens by `os` are real ones, and those of `raylog.storage` are on the virtual disks.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
+import concurrent.futures.thread
 import json
 import os
+import queue
+import random
+import secrets
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+import uuid
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -28,21 +38,31 @@ from tests.simulation.whole.world import World
 
 pytestmark = pytest.mark.sim
 
-CLOCKS = (
-    "monotonic",
-    "monotonic_ns",
-    "perf_counter",
-    "perf_counter_ns",
-    "clock_gettime_ns",
-    "time",
-    "time_ns",
-    "sleep",
-)
-REAL = [getattr(time, name) for name in CLOCKS]
+UNCERTAIN: dict[ModuleType, tuple[str, ...]] = {
+    time: (
+        "monotonic",
+        "monotonic_ns",
+        "perf_counter",
+        "perf_counter_ns",
+        "clock_gettime_ns",
+        "time",
+        "time_ns",
+        "sleep",
+    ),
+    threading: (*threading.__all__, "_start_new_thread"),
+    concurrent.futures: ("ThreadPoolExecutor", "ProcessPoolExecutor"),
+    queue: ("SimpleQueue", "Queue", "LifoQueue", "PriorityQueue"),
+    random: tuple(random.__all__),
+    secrets: ("SystemRandom", "choice", "randbelow", "randbits", "token_bytes", "token_hex", "token_urlsafe"),
+    uuid: ("uuid1", "uuid4"),
+    os: ("urandom", "getpid"),
+}
+"""What the standard library takes from outside of a program: time, chance, and the order in which threads run."""
+REAL = [*UNCERTAIN, *(getattr(module, name) for module, names in UNCERTAIN.items() for name in names)]
 
 
-def real_clocks() -> Iterator[str]:
-    """Yield where a shipped module has one."""
+def left_real() -> Iterator[str]:
+    """Yield where a shipped module has such a thing."""
     for module in shipped_modules():
         found = dict(vars(module))
         own = [value for value in found.values() if isinstance(value, type) and value.__module__ == module.__name__]
@@ -52,14 +72,35 @@ def real_clocks() -> Iterator[str]:
             defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
             found |= {f"{function.__qualname__}({number})": value for number, value in enumerate(defaults)}
         for name, value in found.items():
-            if (value.func if isinstance(value, partial) else value) in REAL:
+            called = value.func if isinstance(value, partial) else value
+            if any(called is real for real in REAL):
                 yield f"{module.__name__}.{name}"
 
 
 def left_in_a_world(root: str) -> None:
     """Print what a world has left, in a process that ends with it."""
     World(1, plan_of(WHOLE, 1, [], {}), Path(root))
-    print(json.dumps(list(real_clocks())))
+    print(json.dumps(list(left_real())))
+
+
+def escapes(root: str) -> None:
+    """Print which ways to real threads and real chance are open in a world, in a process that ends with it."""
+    World(1, plan_of(WHOLE, 1, [], {}), Path(root))
+    ways: dict[str, Callable[[], object]] = {
+        "pool": lambda: concurrent.futures.thread.ThreadPoolExecutor().submit(print),
+        "thread": threading.Thread(target=print).start,
+        "uuid": uuid.uuid4,
+        "secret": secrets.token_hex,
+    }
+    print(json.dumps([name for name, way in ways.items() if not _fails(way)]))
+
+
+def _fails(way: Callable[[], object]) -> bool:
+    try:
+        way()
+    except AssertionError:
+        return True
+    return False
 
 
 def written_on_virtual_disks(root: str) -> None:
@@ -88,8 +129,12 @@ def in_a_process(function: str, root: Path) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_world_leaves_no_real_clock(tmp_path: Path) -> None:
+def test_a_world_leaves_no_real_clock_thread_or_chance(tmp_path: Path) -> None:
     assert in_a_process("left_in_a_world", tmp_path) == []
+
+
+def test_real_threads_and_chance_fail_in_a_world(tmp_path: Path) -> None:
+    assert in_a_process("escapes", tmp_path) == []
 
 
 def test_what_calls_os_itself_has_real_files_besides_virtual_disks(tmp_path: Path) -> None:
@@ -100,7 +145,11 @@ def test_what_calls_os_itself_has_real_files_besides_virtual_disks(tmp_path: Pat
     assert virtual == ["virtual"]
 
 
-def test_outside_of_a_world_there_are_real_clocks_of_each_kind() -> None:
-    found = [name for name in real_clocks() if name.startswith(("raylog.actors.clock", "raylog.actors.careful_clock"))]
-    assert "raylog.actors.clock.since_boot_ns" in found
-    assert "raylog.actors.careful_clock.CarefulClock.__init__(1)" in found
+def test_outside_of_a_world_there_are_real_ones_of_each_kind() -> None:
+    found = set(left_real())
+    assert found >= {
+        "raylog.actors.clock.since_boot_ns",
+        "raylog.actors.careful_clock.CarefulClock.__init__(1)",
+        "raylog.actors.replica.bodies.ThreadPoolExecutor",
+        "raylog.storage.log.checkpoints.uuid4",
+    }

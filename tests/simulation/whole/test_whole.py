@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import pytest
 
@@ -13,15 +14,17 @@ from tests.simulation.whole.plan import WHOLE
 from tests.simulation.whole.runs import NO_BUG, Worker, run_whole
 
 pytestmark = pytest.mark.sim
+SEED: Final = 6
+"""Of a world in which a replica opens bodies in a pool of threads."""
 
 
 def test_one_seed_is_the_same_run_in_two_processes() -> None:
     other = Worker()
     try:
-        found = other.run(3, WHOLE, NO_BUG)
+        found = other.run(SEED, WHOLE, NO_BUG)
     finally:
         other.close()
-    again = run_whole(3, WHOLE)
+    again = run_whole(SEED, WHOLE)
     assert again.violation is None, "\n".join(again.story)
     assert found["trace"] == again.trace
     assert (found["events"], found["story"]) == (again.events, again.story)

@@ -1,4 +1,4 @@
-"""Replacements in a world for ``threading.Thread``, ``Lock`` and ``queue.SimpleQueue`` in shipped modules.
+"""Replacements in a world for ``threading.Thread``, ``Lock``, queues and pools of threads in shipped modules.
 
 A blocking call in a virtual thread yields to the world. A loop's own thread never waits: the awaited thread is hurried.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from functools import partial
 from queue import Empty
 from typing import Any, Final, Self
 
@@ -180,8 +182,54 @@ class SimpleQueue:
         return self._items.popleft()
 
 
+class ThreadPoolExecutor:
+    """`concurrent.futures.ThreadPoolExecutor`: its threads end when no work waits."""
+
+    def __init__(self, max_workers: int, thread_name_prefix: str = "") -> None:
+        self._free = max_workers
+        self._work: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._is_shut = False
+
+    def submit(self, call: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        if self._is_shut:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        outcome: Future[Any] = Future()
+        self._work.append((outcome, partial(call, *args, **options)))
+        if self._free:
+            self._free -= 1
+            process = _threads().scheduler.current
+            assert process is not None, "work is given to a pool outside every process"
+            _threads().spawn(process, self._serve)
+        return outcome
+
+    def _serve(self) -> None:
+        me = _threads().scheduler.thread
+        assert me is not None
+        while self._work:
+            outcome, call = self._work.popleft()
+            if not outcome.set_running_or_notify_cancel():
+                continue
+            try:
+                result = call()
+            except Exception as error:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+            if self._work:
+                me.wake()  # others run between two pieces of work
+                me.block()
+        self._free += 1
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        assert not wait, "an event loop waits for threads"
+        self._is_shut = True
+        while cancel_futures and self._work:
+            outcome, _ = self._work.popleft()
+            outcome.cancel()
+
+
 def get_ident() -> int:
-    """As `threading.get_ident`: a loop's own thread has the number of its process."""
+    """As `threading.get_ident`: a loop's own thread has the number of its process, others one below -1."""
     scheduler = _threads().scheduler
     thread, process = scheduler.thread, scheduler.current
-    return id(thread) if thread is not None else -1 if process is None else process.number
+    return thread.number if thread is not None else -1 if process is None else process.number

@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import threading
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from tests.simulation.whole.loop.scheduler import Scheduler
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 WAKE_S: Final = (0.000_005, 0.000_060)
 """Wake-up latency of a thread."""
 STACK_BYTES: Final = 512 * 1024
+_numbers = count(-2, -1)
 
 
 class Threads:
@@ -72,6 +74,8 @@ class SimThread:
         self.threads = threads
         self.process = process
         self.work = work
+        self.number = next(_numbers)
+        """What ``threading.get_ident`` returns in it: never the number of a process's own thread."""
         self.is_over = False
         self.is_hurried = False
         """While it runs because its process's event loop waits for a resource that it holds."""

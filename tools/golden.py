@@ -33,7 +33,7 @@ from raylog.client.consumer.consumer import AsyncConsumer
 from raylog.client.producer.futures import AsyncSendFuture
 from raylog.client.producer.producer import AsyncProducer
 from raylog.protocol.documents.registry import methods
-from raylog.rpc import calls
+from raylog.rpc import connection
 from raylog.rpc.framing import NOTIFICATION, REQUEST, encode_header
 from raylog.rpc.request import Request
 from tests.cluster.local_cluster import LocalCluster
@@ -165,7 +165,7 @@ async def make(root: Path, recorder: Recorder) -> dict[str, Any]:
     """Live through the cluster in ``root``; return what clients read at its end."""
     cluster = LocalCluster(root, 1, CONFIG)
     with (
-        mock.patch.object(calls, "encode_header", recorder.header),
+        mock.patch.object(connection, "encode_header", recorder.header),
         mock.patch.object(Request, "reply", lambda request, *rest: recorder.reply(request, *rest)),
     ):
         async with cluster:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from raylog.cli.output import show_table
-from raylog.core.groups.states import GroupType
+from raylog.core.groups.states import AWAY_EPOCH, GroupType
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

@@ -205,7 +205,7 @@ CALL_BUGS = (
         (
             "a place in a file names a wrong end",
             5,
-            reading,
+            log,
             "places",
             "length, next_offset, status",
             "length, next_offset - 1, status",

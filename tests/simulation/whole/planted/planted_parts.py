@@ -107,7 +107,7 @@ PART_BUGS: Final = (
         QueueSource,
         "_take",
         Edit('logger.warning("%s: %s", self.partition, damage)', "raise").of,
-        seeds=40,
+        seeds=60,
     ),
     _bug(
         "a producer does not divide a batch that is too large together",

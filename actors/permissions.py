@@ -51,7 +51,7 @@ def permissions(
 ) -> Permissions:
     """Return the lowest role for each method, and what a token covers.
 
-    ``is_internal``: the endpoint serves a partition of an internal topic, which decides what groups have committed.
+    ``is_internal``: the endpoint serves a partition of an internal topic, whose rows are state of the cluster.
     ``named`` returns what is known now of the topic with a name. ``claims_of`` returns what the batches of a payload
     claim for which the right to write does not suffice; by default every payload claims both.
     """

@@ -1,4 +1,4 @@
-"""The interface of dozing replicas to the other parts of their broker. Implemented by ``dozers.py``."""
+"""The interface of dozing replicas to the other parts of their broker. Implemented by ``actors/broker/dozers.py``."""
 
 from __future__ import annotations
 

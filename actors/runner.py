@@ -1,8 +1,9 @@
 """Runs one state machine: events go in one at a time; effects come out at once, or when the log is durable.
 
-Every shell has a runner, and so has every process of the simulator: only here the order of events and effects is
-decided. A runner has no event loop, socket, disk or clock: it gets a machine's ``step``, a handler for each kind of
-effect, and the durable position. Pure.
+Shells have a runner, and so has every process of the simulator: here the order of events and effects is decided. Two
+machines without a log are stepped by their shells (``broker/sleepers.py``, ``forwarding/forwarder.py``). A runner has
+no event loop, socket, disk or clock: it gets a machine's ``step``, a handler for each kind of effect, and the durable
+position. Pure.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Decision: the effects of one step, collected while the step runs. Shared by all machines in ``core``.
+"""Decision: the effects of one step, collected while the step runs. Shared by machines in ``core``.
 
 ``step`` makes a decision, passes it to its handlers and returns it: a decision is the step's outbox. A machine
 that keeps its state in a log uses :class:`LoggedDecision`: a record is applied when it is decided, by the function that

@@ -1,7 +1,7 @@
 """A request that has arrived, as the event of a machine: the message of its page, and what its arrival adds. Pure.
 
 What a machine takes is what `protocol/` states. A shell adds the number under which it will answer, the time, and what
-the connection shows of the sender; it restates nothing (ADR 0143).
+the connection shows of the sender (ADR 0143).
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ UNKNOWN: Final = Sender()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received(Generic[MessageT_co]):
-    """A request with its message; exactly one reply or refusal with its number follows, at once or in a later step."""
+    """A request with its message; one reply or refusal with its number follows, at once or in a later step.
+
+    None follows where its sender wants none (``acks`` 0), or where its connection was closed meanwhile.
+    """
 
     message: MessageT_co
     cause: str

@@ -5,8 +5,8 @@ sequence into the rows (b). It sends exactly these batches (c), and marks them i
 If it ends anywhere in between, the next holder of the lease finds the same batches in the table and sends them again,
 and the leaders answer with the offsets of the first time.
 
-`session.py` decides, `store.py` has the SQL; threads, tasks and waits are here. May touch: the network, the user's
-database, the clock.
+`session.py` decides, `store.py` has the SQL, `holder.py` sends for a shard; the leases and their tasks are here. May
+touch: the network, the user's database, the clock.
 """
 
 from __future__ import annotations

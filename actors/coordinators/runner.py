@@ -1,8 +1,8 @@
 """Runs a coordinator's machine: requests and time go in; rows and answers come out, through ports.
 
-A runner exists from the load of the log until an append fails or the process ends. The actor's shell (``server.py``)
-and the simulator are adapters around it; the order of rows, replies and events is decided here. Each kind of
-coordinator adds its requests and its own effects. No event loop, socket or clock. Pure.
+A runner exists from the load of the log until an append fails, the leadership ends or the process does. An actor's
+shell (``server.py``), a leader's role (``state_role.py``) and the simulator are adapters around it; the order of rows,
+replies and events is decided here. Each kind of coordinator adds its own effects. No event loop, socket or clock. Pure.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Machine(Protocol):
     """The state machine of any kind of coordinator; its events and effects are its own."""
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Apply one row of the log, in log order."""
+        """Apply one row of the log, after the rows with its key that are read."""
 
     def loaded(self, now_ms: int, *, wall_ms: int | None = None) -> Outbox[Any]:
         """Begin to serve, once the log is read to its end."""
@@ -144,7 +144,7 @@ class CoordinatorRunner(Generic[RequestT, RowT]):
     # ------------------------------------------------------------ life
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Take one row of the log, in order. Raises ValueError or TypeError for a row that this release cannot read."""
+        """Take one row, in the order of ``StoredRows``. Raises ValueError or TypeError for one that cannot be read."""
         if key[0] != _FENCE:
             self._coordinator.replay(key, value)
             self.rows_replayed += 1

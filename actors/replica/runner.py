@@ -198,7 +198,7 @@ class ReplicaRunner:
     # ------------------------------------------------------------ requests
 
     def receive(self, request: ReplicaRequest, message: Any, has_plain: bool = False) -> bool:
-        """Take a request, whose ticks are frequent enough for its deadline; False: it is not about the log.
+        """Take a request, and have ticks come often enough for its deadline; False: it is not about the log.
 
         ``has_plain``: the payload is known to be one batch that belongs to no transaction. Raises InvalidRequest for an
         unknown ``acks``, and for a batch of a transaction with acks=0; InvalidRecord for batches of several

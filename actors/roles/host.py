@@ -167,7 +167,7 @@ class RoleHost:
         return _of(FetchReply, reply), records
 
     async def list_offsets(self, timestamp: int) -> ListOffsetsReply:
-        """Return the first offset at or after a time, or of a special position such as EARLIEST (``core.ids``)."""
+        """Return the first offset at or after a time, or of a special position such as EARLIEST (``base.ids``)."""
         args = ListOffsetsRequest(self.topic_id, self.partition.partition, self.leader_epoch, timestamp)
         reply, _ = await self._call(LocalRequest(LIST_OFFSETS.name, args))
         return _of(ListOffsetsReply, reply)

@@ -98,7 +98,7 @@ class TransactionCoordinatorServer(CoordinatorServer[_Runner]):
     # ------------------------------------------------------------ the runner's ports
 
     def fatal(self, reason: str) -> None:
-        """Send no more markers, and end the process."""
+        """Send no more markers, and load the log again."""
         self._markers.abandon()
         super().fatal(reason)
 

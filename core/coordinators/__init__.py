@@ -1,1 +1,1 @@
-"""What group and transaction coordinators have in common: rows that wait for the log, idleness, events. Pure."""
+"""What all owners of a log have in common: rows that wait for it, idleness, events, the hash of their keys. Pure."""

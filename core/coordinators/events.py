@@ -1,6 +1,6 @@
 """Events and effects that every kind of coordinator has, whatever it coordinates.
 
-``request`` is the shell's number for a request, unique per incarnation; every request event is answered by exactly one
+``request`` is the shell's number for a request, unique per incarnation; every ``Received`` is answered by exactly one
 ``Reply`` or ``Refuse`` with that number, at once or in a later step, unless the shell reported a closed connection
 (:class:`RequestDropped`).
 """
@@ -36,7 +36,7 @@ class RequestDropped(CoordinatorRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tick(CoordinatorEvent):
-    """Time passed; deadlines are checked only here. A tick every 50 to 100 ms is fine.
+    """Time passed; deadlines are checked only here. Ticks come when the machine has something to do, 50 ms apart.
 
     ``wall_ms`` is the time of day in milliseconds since 1970, None = unknown.
     """
@@ -59,7 +59,9 @@ class SleepRefused(CoordinatorEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppendRecords:
-    """Append (key wire, value wire or None = tombstone) each, in one batch, to the coordinator's partition, acks=all.
+    """Append (key wire, value wire or None = tombstone) each to the owner's partition, acks=all.
+
+    They are in one batch where they fit into one.
 
     At most one in a step, and the first of its ``now``. When the append fails, this machine's view is ahead of the log:
     the shell drops the machine, and rebuilds one from the log.

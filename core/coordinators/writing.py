@@ -1,8 +1,8 @@
-"""Rows that wait to be appended to a coordinator's partition: the queue between machine and log.
+"""Rows of an owner of a log, or changes of a queue, that wait to be stored: the queue between machine and log.
 
 Rows come in step by step; batches go out, none larger than the log takes. A step's rows are stored together wherever
-they fit into one batch, so that a crash leaves none or all of them. Positions count rows, so that the queue is
-the ``Durability`` of the coordinator's runner (``actors/coordinators/runner.py``, its only user). Pure.
+they fit into one batch, so that a crash leaves none or all of them. Positions count rows, so that the queue is the
+``Durability`` of a runner. Used by ``actors/coordinators/runner.py`` and ``actors/queues/queue.py``. Pure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The states of all forwarders as a state machine: what each has decided, and the redrives of dead letters.
 
-It runs at the leader of a partition of ``__forwarding`` (``actors/forwarding/forwarder_states.py``). Each state belongs
-to the leadership whose records are forwarded: an owner of an earlier epoch is refused. Decide, then apply: ``replay``
+It runs at the leader of a partition of ``__forwarding`` (``actors/forwarding/forwarder_states.py``). A state of expiry
+belongs to the leadership whose records expire: an owner of an earlier epoch is refused. Decide, then apply: ``replay``
 and ``step`` change state by the same function. Pure.
 """
 

@@ -2,8 +2,8 @@
 
 Decide, then apply: a handler decides records and replies; records are applied at once through ``_apply`` (which replay
 uses too), and replies wait in ``after_sync`` until the records are committed. Run by the ``GroupCoordinator`` actor and
-by the simulator: first ``replay`` of every record of the log in order, then ``loaded``, then ``step`` for each event;
-when an append fails, ``resign`` and a new machine.
+by the simulator: first ``replay`` of the last record of each key, or of all in order, then ``loaded``, then ``step``
+for each event; when an append fails, a new machine.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class GroupCoordinatorMachine:
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
+        """Apply one record of the log before :meth:`loaded`, after those with its key; a value of None is a tombstone.
 
         Raises :class:`UnreadableRow` for a record that this release cannot read.
         """

@@ -49,14 +49,6 @@ class TopicsSeen(CoordinatorEvent):
     topics: Mapping[str, tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LookUpTopics:
-    """Fetch the metadata of these topics; :class:`TopicsSeen` follows, unless that fails."""
-
-    cause: str
-    topics: tuple[str, ...]
-
-
 GroupMessage = (
     ConsumerGroupHeartbeatRequest
     | JoinGroupRequest
@@ -77,6 +69,17 @@ GroupMessage = (
 Notice = RequestDropped | Tick | SleepRequested | SleepRefused | TopicsSeen
 """Events that are answered to no client."""
 Event = Received[GroupMessage] | Notice
+
+# ---------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUpTopics:
+    """Fetch the metadata of these topics; :class:`TopicsSeen` follows, unless that fails."""
+
+    cause: str
+    topics: tuple[str, ...]
+
 
 Effect = AppendRecords | StoreProof | Reply | Refuse | ProposeSleep | LookUpTopics
 """A :class:`Reply` is always in ``after_sync``; so is a :class:`Refuse` that depends on what is stored."""

@@ -1,8 +1,8 @@
-"""What a member's heartbeat does to its group: join, follow the target, leave (KIP-848).
+"""What a member's heartbeat does to its group: join, follow the target, leave (KIP-848); and who may commit.
 
-Each function takes the group and the step's decision. While there is no news for its member a heartbeat is parked, at
-most until its wait is over: so an assignment reaches a member at once, whatever its heartbeat interval. Called by
-``consumer_groups.py``.
+Each function takes the group and the step's decision. The target is computed here as well (``assign``). While there is
+no news for its member a heartbeat is parked, at most until its wait is over: so an assignment reaches a member at once,
+whatever its heartbeat interval. Called by ``consumer_groups.py``.
 """
 
 from __future__ import annotations
@@ -287,9 +287,10 @@ def unpark(session: Session, decision: GroupDecision) -> None:
 
 # ---------------------------------------------------------------- a member's way to its target
 #
-# One step for each heartbeat. The one rule: a partition goes to its new owner only when no member has it, and the
-# former owner has it until its own heartbeat no longer lists it. A member that has to give up partitions stays in its
-# epoch until it has; all others advance. All of them keep reading the partitions that they keep.
+# One step for each heartbeat, and for a parked one when the target or an owner changes. The one rule: a partition goes
+# to its new owner only when no member has it, and the former owner has it until its own heartbeat no longer lists it. A
+# member that has to give up partitions stays in its epoch until it has; all others advance. All of them keep reading
+# the partitions that they keep.
 
 
 def next_current(

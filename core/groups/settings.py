@@ -25,7 +25,7 @@ class GroupSettings:
     notes_bytes_max: int = 16 * 1024 * 1024
     """Most bytes of all notes (Kafka's commit metadata) beside the committed offsets of a group."""
     offsets_retention_ms: int = 7 * 24 * 3_600_000
-    """Retention of committed offsets that are not in use: see ``committed/offsets.py``, ``expired``."""
+    """Retention of committed offsets that are not in use: see ``offsets.py``, ``expired``."""
     txn_fence_retention_ms: int = 24 * 3_600_000
     """How long a producer's epoch is kept in a group after its last transaction there, to refuse its late commits."""
     offsets_retention_check_ms: int = 600_000

@@ -186,7 +186,7 @@ class ReplicaMachine:
         return None if self._leader is not None else NotLeaderOrFollower()
 
     def _on_request(self, event: Received[Any], out: Outbox[Effect]) -> None:
-        """Check a request's leader epoch, which is compared nowhere else, then handle the request by its message."""
+        """Check a request's leader epoch, for all requests about the log, then handle the request by its message."""
         message: LeaderRequest = event.message
         leader, state = self._leader, self.state
         error: RaylogError | None = None

@@ -41,7 +41,7 @@ class FetchReceived(LeaderRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListOffsetsReceived(LeaderRequest):
-    """A list-offsets request: a time, or one of the special values (``core.ids``)."""
+    """A list-offsets request: a time, or one of the special values (``base.ids``)."""
 
     timestamp: int
 

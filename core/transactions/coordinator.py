@@ -3,8 +3,8 @@
 Decide, then apply: a handler decides records, replies and markers (``rules.py``); records are applied at once through
 ``_apply`` (which replay uses too), and replies and markers wait in ``after_sync`` until the records are committed. The
 record with the outcome is the commit point: from then on a transaction is committed, or aborted, whatever is lost. Run
-by the ``TransactionCoordinator`` actor and by the simulator: first ``replay`` of every record of the log in order, then
-``loaded``, then ``step`` for each event; when an append fails, a new machine.
+by the ``TransactionCoordinator`` actor and by the simulator: first ``replay`` of the last record of each key, or of all
+in order, then ``loaded``, then ``step`` for each event; when an append fails, a new machine.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TransactionMachine:
     # ------------------------------------------------------------ the log
 
     def replay(self, key: Sequence[object], value: Sequence[object] | None) -> None:
-        """Apply one record of the log, in log order, before :meth:`loaded`; a value of None is a tombstone.
+        """Apply one record of the log before :meth:`loaded`, after those with its key; a value of None is a tombstone.
 
         Raises ValueError or TypeError for a record that this release cannot read.
         """

@@ -83,7 +83,7 @@ class TxnChanged(Row, frozen=True, kw_only=True):
 
     @property
     def writer(self) -> ProducerIdentity:
-        """ProducerIdentity in the open transaction's records; NO_IDENTITY = no transaction is open.
+        """The identity in the open transaction's records; NO_IDENTITY = no transaction is open.
 
         It is earlier than ``producer`` once the outcome is decided, or if the transaction is kept for another process.
         """

@@ -1,4 +1,4 @@
-"""What a member's heartbeat does to its group: join, follow the target, leave (KIP-848); and who may commit.
+"""What a member's heartbeat does to its group: join, follow the target, leave (KIP-848); which member may commit.
 
 Each function takes the group and the step's decision. The target is computed here as well (``assign``). While there is
 no news for its member a heartbeat is parked, at most until its wait is over: so an assignment reaches a member at once,

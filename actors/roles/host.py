@@ -1,7 +1,7 @@
 """What a leader's role may use: its own log as a client would, other partitions, the controller, the clocks.
 
-``leader_roles.py`` makes one :class:`RoleHost` for each leadership. When the leadership ends, the host's tasks are
-cancelled and its calls refused, so that a role does nothing in a leader epoch that is over.
+``actors/replica/leader_roles.py`` makes one :class:`RoleHost` for each leadership. When the leadership ends, the host's
+tasks are cancelled and its calls refused, so that a role does nothing in a leader epoch that is over.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The interface of a leader's role: the scheduler of `__scheduled`, the queues of a partition, a forwarder.
 
 A role begins and ends with a leadership. It uses its own log as a client would (``host.py``), so that a partition
-without roles pays nothing for them. ``leader_roles.py`` owns the roles, and calls them on the replica's event loop.
+without roles pays nothing for them. ``actors/replica/leader_roles.py`` owns the roles, and calls them on the replica's
+event loop.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The options of `df.write.format("raylog")` and of `df.writeStream`: Kafka's names, checked. Pure.
 
-Spark passes options as text, and ignores the case of their names. Used by `batch_writer` and `stream_writer`.
+Spark passes options as text, and ignores the case of their names. Used by `writers`.
 """
 
 from __future__ import annotations

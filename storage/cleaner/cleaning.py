@@ -39,7 +39,7 @@ class CleaningAborted(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningOrder:
-    """What to clean, as the log was when it was ordered. Made by `PartitionLog.order_cleaning`."""
+    """What to clean, as the log was when it was ordered. Made by `LogCleaning.order_cleaning`."""
 
     folder: Path
     segments: tuple[Segment, ...]

@@ -1,6 +1,6 @@
 """Reads a slice of a segment again, to find bytes that have changed on the disk. Runs in a thread of its own.
 
-Ordered by the owner of the log (`log/scrubbable`), which takes the result: this reads files by their names, and writes
+Ordered by the owner of the log (`log_scrub.py`), which takes the result: this reads files by their names, and writes
 none of the log's. The owner looks at what was found once more: the log may have been cut, cleaned or removed meanwhile.
 
 `scrub-checkpoint` is how far the passes are: the end of the last one, and the segment where the present one goes on.

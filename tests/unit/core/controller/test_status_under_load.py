@@ -13,7 +13,7 @@ MANY = 300
 
 
 def brokers_online(bench: Bench, count: int = 3) -> list[object]:
-    """Brokers by the status, which :func:`description` gets in one step."""
+    """Brokers by the status, which :meth:`Bench.described` gets in one step."""
     found = bench.described()["brokers"]
     assert isinstance(found, list)
     assert len(found) == count

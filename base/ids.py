@@ -26,7 +26,6 @@ ControllerEpoch = NewType("ControllerEpoch", int)
 """Number of a controller's incarnation; rises at every start of the controller."""
 
 ProducerId = NewType("ProducerId", int)
-ProducerEpoch = NewType("ProducerEpoch", int)
 
 NO_LEADER: Final = BrokerId(-1)
 NO_EPOCH: Final = LeaderEpoch(-1)

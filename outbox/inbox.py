@@ -8,7 +8,6 @@ Offsets committed to Raylog come later, and do not decide what counts as handled
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -30,7 +29,6 @@ from raylog.outbox.tables import TXID_LENGTH, checked_settings, now_ms, position
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as OrmSession
 
-logger = logging.getLogger(__name__)
 TABLE: Final = "table"
 POSITION: Final = "position"
 CONSUMER_LENGTH: Final = 100

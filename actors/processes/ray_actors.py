@@ -12,7 +12,6 @@ replica loads.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +44,6 @@ from raylog.actors.processes.ray_support import (
 )
 from raylog.actors.titles import broker_title, wear
 from raylog.base.errors import ConnectionFailed
-
-logger = logging.getLogger(__name__)
 
 TITLE_S: Final = 10.0
 

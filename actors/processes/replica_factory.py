@@ -6,7 +6,6 @@ Owned by the ``Broker`` actor; called by its supervisor.
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,8 +18,6 @@ from raylog.actors.processes.ray_support import CONTROL_TIMEOUT_S
 from raylog.actors.processes.spare_roles import name_of
 from raylog.actors.processes.spares import SpareReplicas
 from raylog.actors.resting import Resting
-
-logger = logging.getLogger(__name__)
 
 STARTS: Final = max(2, os.cpu_count() or 1)
 """Most processes that the brokers of a machine start at once. More would share the same cores, and all be late."""

@@ -8,7 +8,6 @@ each costs one round trip, and is closed soon after: a cluster has many more par
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -18,8 +17,6 @@ from raylog.base.errors import ConcurrentTransactions, RaylogError
 from raylog.core.replication.events import TxnClaim, VerifyTransaction
 from raylog.protocol.transactions import VERIFY_TRANSACTION, VerifyTransactionRequest
 from raylog.rpc import Secret
-
-logger = logging.getLogger(__name__)
 
 RETRY_FIRST_S: Final = 0.02
 RETRY_LAST_S: Final = 0.5

@@ -7,7 +7,6 @@ tasks are cancelled and its calls refused, so that a role does nothing in a lead
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
@@ -40,8 +39,6 @@ from raylog.protocol.replica import (
     ProduceRequest,
 )
 from raylog.rpc import Reply
-
-logger = logging.getLogger(__name__)
 
 APPEND_TIMEOUT_MS: Final = 5_000
 CONTROLLER_TIMEOUT_S: Final = 5.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import logging
 import os
 import warnings
 from asyncio import get_running_loop
@@ -41,7 +40,6 @@ from raylog.client.scheduling import Delay, Moment
 from raylog.client.tasks import AGAIN_S, mark_seen
 from raylog.client.types import Header, RecordMetadata
 
-logger = logging.getLogger(__name__)
 Appended = TypeVar("Appended", SendFuture, Batch)
 
 

@@ -22,7 +22,6 @@ logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT_S = 10.0
 COMMIT_TIMEOUT_S = 30.0
-ENDING_S = 0.05
 
 
 @checks_arguments()

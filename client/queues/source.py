@@ -115,7 +115,6 @@ class QueueSource:
         self._idle.set()
         self._looked = asyncio.Event()
         """Set in each round of `_send_on`: the held messages may have changed."""
-        self._under_way = 0
         self._tasks: list[LastingTask] = []
         self._sending: list[QueueVerdict] = []
         """The verdicts being sent; sent again if the task was cancelled from outside and restarted."""

@@ -14,7 +14,6 @@ from raylog.base.errors import (
     GroupMaxSizeReached,
     InvalidRequest,
     InvalidSessionTimeout,
-    NotCoordinator,
     RaylogError,
     RecordTooLarge,
     StaleMemberEpoch,
@@ -348,12 +347,6 @@ class ConsumerGroups:
                     session.parked = None
                     return True
         return False
-
-    def resign(self, decision: GroupDecision) -> None:
-        """Refuse every parked heartbeat: another coordinator will serve its member."""
-        for request in self.parked():
-            decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
-        self._groups.clear()
 
     def delete(self, name: str, decision: GroupDecision) -> None:
         """Write the tombstone of a group without members."""

@@ -164,22 +164,6 @@ class GroupCoordinatorMachine:
             for row in sorted(rows)
         ]
 
-    def resign(self, *, cause: str) -> Outbox[Effect]:
-        """Refuse every parked request with NotCoordinator: this machine is about to be replaced.
-
-        The shell likewise refuses replies of earlier steps that still wait for their records.
-        """
-        decision = GroupDecision(cause, 0, apply=self._apply, settings=self._settings)
-        for group in self._groups.values():
-            for member in group.members.values():
-                for request in (member.join_request, member.sync_request):
-                    if request is not None:
-                        decision.refuse(request, NotCoordinator("The coordinator restarts; find it again."))
-        self._groups.clear()
-        self._consumers.resign(decision)
-        self._loaded = False
-        return decision.finish()
-
     def _apply(self, record: Row | Tombstone) -> None:
         """Apply a record: the only mutator of hard state, for live traffic and replay alike."""
         match record:

@@ -16,8 +16,8 @@ GROUPS: Final = (KEYED, FREE)
 GIVEN_UP: Final = "delivery_limit"
 """The reason of a dead letter that was handed out too often, as by members that lost their connections."""
 CLOCKS_MS: Final = 2
-"""By how much a pause may seem too short: client and leader read whole milliseconds of clocks of their own, and the next
-leader makes its clock from the time of day that was stored."""
+"""By how much a pause may seem too short: client and leader read whole milliseconds of clocks of their own, and the
+next leader makes its clock from the time of day that was stored."""
 
 
 def letters_of(group: str) -> str:

@@ -3,7 +3,6 @@
 import pytest
 
 from raylog.base.errors import (
-    CoordinatorLoadInProgress,
     GroupMaxSizeReached,
     InconsistentGroupProtocol,
     InvalidGroupId,
@@ -11,10 +10,9 @@ from raylog.base.errors import (
     RebalanceInProgress,
     UnknownMemberId,
 )
-from raylog.core.decision import Refuse
 from raylog.core.groups.coordinator import GroupSettings
 from raylog.core.groups.events import AppendRecords
-from tests.unit.core.groups.context import GROUP, REBALANCE_MS, Groups
+from tests.unit.core.groups.context import REBALANCE_MS, Groups
 
 
 def test_a_first_join_gets_an_id_and_has_to_come_back_with_it(groups: Groups) -> None:
@@ -332,11 +330,3 @@ def test_members_that_do_not_come_back_after_a_restart_are_dropped(groups: Group
     after.tick(10_000)
     after.tick(0)
     assert after.state == "Empty"
-
-
-def test_a_resigning_coordinator_refuses_every_parked_request(groups: Groups) -> None:
-    groups.preparing()
-    parked = groups.machine.parked_requests()
-    outbox = groups.machine.resign(cause="append failed")
-    assert [effect.request for effect in outbox.now if isinstance(effect, Refuse)] == parked
-    assert groups.code(groups.join(group_id=GROUP)) == CoordinatorLoadInProgress.code
